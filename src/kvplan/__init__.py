@@ -1,0 +1,10 @@
+"""kvplan: what an LLM's KV cache costs, what fits, and how fast it can go, before renting a GPU.
+
+Each verb is a function that returns the document its command prints with `--json`.
+"""
+
+from kvplan.errors import KvplanError
+from kvplan.verbs.size import size
+
+__version__ = "0.1.0"
+__all__ = ["KvplanError", "size"]

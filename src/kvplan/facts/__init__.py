@@ -1,0 +1,1 @@
+"""What is true: data with sources, no arithmetic."""

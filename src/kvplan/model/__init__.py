@@ -1,0 +1,1 @@
+"""What the model is: a config or a file in, one record out."""

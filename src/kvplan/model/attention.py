@@ -1,0 +1,250 @@
+"""Reading one kind of attention: its heads and widths, what it keeps, and its weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvplan.errors import BadConfig
+from kvplan.figure import Source, Trust
+from kvplan.model.keys import Keys
+from kvplan.model.model import Attention, Latent, Weight
+
+Table = dict[str, Any]
+
+
+def attention_of(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention, tuple[Weight, ...]]:
+    """The attention that `table` (a model type's data) describes, read from the config."""
+    keys.origins = {}
+    if table.get("form") == "latent" and keys.find("kv_rank") and keys.flag("use_mla", True):
+        return _latent(keys, kind, table, hidden)
+    if table.get("form") == "compressed":
+        return _compressed(keys, kind, table, hidden)
+    return _grouped(keys, "full" if kind == "latent" else kind, table, hidden)
+
+
+def _grouped(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention, tuple[Weight, ...]]:
+    query_heads = _query_heads(keys, table)
+    kv_heads = _kv_heads(keys, table, query_heads)
+    if query_heads % kv_heads:
+        raise BadConfig(
+            f"num_key_value_heads: {kv_heads} does not divide num_attention_heads: {query_heads} "
+            f"in {keys.file}; correct the file"
+        )
+    width = _head_width(keys, table, hidden, query_heads)
+    value_width = keys.count("value_width", table.get("value_width", [])) or width
+    keys.origins.setdefault("value_width", keys.origins["key_width"])
+    window = _window(keys, kind, table)
+    found = Attention(
+        kind="full" if kind in ("sliding", "chunked") and window is None else kind,
+        query_heads=query_heads,
+        kv_heads=kv_heads,
+        key_width=width,
+        value_width=value_width,
+        window=window,
+        index_width=keys.count("index_width", table["index_width"]) or 0 if table.get("index_width") else 0,
+        index_heads=keys.count("index_heads", table["index_heads"]) or 0 if table.get("index_heads") else 0,
+        origins=dict(keys.origins),
+    )
+    return found, _grouped_weights(keys, table, found, hidden)
+
+
+def _query_heads(keys: Keys, table: Table) -> int:
+    own = keys.count("query_heads", table["query_heads"]) if "query_heads" in table else None
+    return own or keys.need("query_heads")
+
+
+def _kv_heads(keys: Keys, table: Table, query_heads: int) -> int:
+    many = table.get("multi_query")
+    if many and keys.flag(many) and not keys.flag(table.get("multi_query_unless")):
+        keys.origins["kv_heads"] = Source(Trust.STATED, f"{keys.file} {many}: one KV head")
+        return 1
+    if "group_size" in table:  # nemotron-nas states query heads per KV head
+        keys.origins["kv_heads"] = Source(
+            Trust.STATED, f"{keys.file} block_configs: {query_heads} heads ÷ n_heads_in_group"
+        )
+        return max(1, query_heads // int(table["group_size"]))
+    own = "kv_heads" in table and keys.flag(table.get("kv_heads_when", True))
+    stated = keys.count("kv_heads", table["kv_heads"]) if own else None
+    if stated is None:
+        stated = keys.count("kv_heads")
+    if stated is None:
+        keys.origins["kv_heads"] = Source(
+            Trust.ENGINE_RULE, f"no key for KV heads in {keys.file}: one per query head"
+        )
+    return stated if stated is not None else query_heads
+
+
+def _head_width(keys: Keys, table: Table, hidden: int, query_heads: int) -> int:
+    width = keys.count("key_width", table.get("head_width")) if "head_width" in table else None
+    width = width or keys.count("key_width", keys.spellings("head_width"))
+    if width:
+        return width
+    times = int(table.get("head_width_times", 1))
+    if hidden % query_heads and not table.get("head_width_floor"):
+        raise BadConfig(
+            f"head_dim: not stated in {keys.file}, and hidden_size {hidden} is not a multiple of "
+            f"{query_heads} attention heads; state head_dim"
+        )
+    keys.origins["key_width"] = Source(
+        Trust.STATED,
+        f"{keys.file} {times if times > 1 else ''}{' × ' if times > 1 else ''}"
+        f"hidden_size {hidden} ÷ {query_heads} heads",
+    )
+    return times * hidden // query_heads
+
+
+def _window(keys: Keys, kind: str, table: Table) -> int | None:
+    if kind not in ("sliding", "chunked"):
+        return None
+    spelt = keys.spellings("chunk" if kind == "chunked" else "window")
+    window = keys.count("window", table.get("window") or spelt)
+    if not window:
+        return None
+    if keys.raw.get(table.get("window_half_when", "")) is True:
+        window = window // 2 + 1
+    context = keys.count("context", table.get("inert_against"))
+    keys.origins.pop("context", None)
+    return None if context is not None and window >= context else window
+
+
+def _grouped_weights(keys: Keys, table: Table, a: Attention, hidden: int) -> tuple[Weight, ...]:
+    if table.get("weights") is False:  # a block shared between layers, counted once elsewhere
+        return ()
+    source = int(table.get("input_times", 1)) * hidden
+    bias, out_bias = keys.flag(table.get("qkv_bias")), keys.flag(table.get("out_bias"))
+    gate = keys.flag(table.get("output_gate"))
+    shared_key_value = keys.flag(table.get("key_is_value"))
+    q, k, v = a.query_heads * a.key_width, a.kv_heads * a.key_width, a.kv_heads * a.value_width
+    weights = [
+        Weight("q_proj", "attention", q * (2 if gate else 1), source, bias, split="column"),
+        Weight("k_proj", "attention", k, source, bias and keys.flag(table.get("key_bias", True)), split="kv"),
+    ]
+    if not shared_key_value:
+        weights.append(Weight("v_proj", "attention", v, source, bias, split="kv"))
+    out = a.query_heads * a.value_width
+    weights.append(Weight("o_proj", "attention", hidden, out, out_bias, split="row"))
+    if table.get("head_gate"):
+        weights.append(Weight("g_proj", "attention", a.query_heads, source, split="column"))
+    norm = table.get("qk_norm")
+    if isinstance(norm, str) and norm not in ("head", "full"):
+        norm = table.get("qk_norm_form", "head") if keys.flag(norm) else None
+    if norm == "head":
+        weights.append(Weight("qk_norm", "norm", 2 * a.key_width))
+    elif norm == "full":
+        weights.append(Weight("qk_norm", "norm", q + k))
+    if table.get("sinks"):
+        weights.append(Weight("sinks", "norm", a.query_heads))
+    return tuple(weights) + _index_weights(table, a, hidden, hidden)
+
+
+def _index_weights(table: Table, a: Attention, hidden: int, query_input: int) -> tuple[Weight, ...]:
+    if not a.index_width:
+        return ()
+    heads = a.index_heads or 1
+    found = [
+        Weight("index_q", "indexer", heads * a.index_width, query_input),
+        Weight("index_k", "indexer", a.index_width, hidden),
+    ]
+    if table.get("form") == "latent":
+        found += [
+            Weight("index_k_norm", "norm", a.index_width, bias=True),
+            Weight("index_weights", "indexer", heads, hidden),
+        ]
+    else:
+        found.append(Weight("index_norms", "norm", 2 * a.index_width))
+    return tuple(found)
+
+
+def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention, tuple[Weight, ...]]:
+    heads = _query_heads(keys, table)
+    kv_rank = keys.need("kv_rank")
+    rope, nope = keys.count("rope_width") or 0, keys.count("nope_width") or 0
+    q_rank = keys.count("q_rank")
+    index = keys.count("index_width") or 0 if table.get("indexer") else 0
+    latent = Latent(kv_rank, rope, nope, keys.count("latent_value_width") or nope, q_rank)
+    found = Attention(
+        kind="latent",
+        query_heads=heads,
+        kv_heads=1,
+        key_width=kv_rank + rope,
+        value_width=0,
+        index_width=index,
+        index_heads=keys.count("index_heads") or 0 if index else 0,
+        latent=latent,
+        origins=dict(keys.origins),
+    )
+    return found, _latent_weights(keys, table, found, latent, hidden)
+
+
+def _latent_weights(keys: Keys, table: Table, a: Attention, m: Latent, hidden: int) -> tuple[Weight, ...]:
+    query = a.query_heads * (m.nope_width + m.rope_width)
+    bias = keys.flag(table.get("qkv_bias"))
+    weights = []
+    if m.q_rank:
+        weights += [
+            Weight("q_a_proj", "attention", m.q_rank, hidden, bias),
+            Weight("q_a_norm", "norm", m.q_rank),
+            Weight("q_b_proj", "attention", query, m.q_rank, split="column"),
+        ]
+    else:
+        weights.append(Weight("q_proj", "attention", query, hidden, split="column"))
+    weights += [
+        Weight("kv_a_proj", "attention", m.kv_rank + m.rope_width, hidden, bias),
+        Weight("kv_a_norm", "norm", m.kv_rank),
+        Weight(
+            "kv_b_proj",
+            "attention",
+            a.query_heads * (m.nope_width + m.value_width),
+            m.kv_rank,
+            split="column",
+        ),
+        Weight(
+            "o_proj",
+            "attention",
+            hidden,
+            a.query_heads * m.value_width,
+            keys.flag(table.get("out_bias")),
+            split="row",
+        ),
+    ]
+    return (*weights, *_index_weights(table, a, hidden, m.q_rank or hidden))
+
+
+def _compressed(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention, tuple[Weight, ...]]:
+    """DeepSeek-V4: one shared vector serves as key and value; a window of them is kept beside
+    one compressed slot per `ratio` tokens."""
+    heads, width = keys.need("query_heads"), keys.need("head_width")
+    keys.origins["key_width"] = keys.origins["head_width"]
+    ratio = int(table.get("ratio", 0))
+    indexed = ratio == table.get("indexed_ratio", 4)
+    found = Attention(
+        kind="compressed",
+        query_heads=heads,
+        kv_heads=1,
+        key_width=width,
+        value_width=0,
+        stride=ratio or 1,
+        index_width=keys.count("index_width") or 0 if indexed else 0,
+        index_heads=keys.count("index_heads") or 0 if indexed else 0,
+        index_stride=ratio if indexed else 1,
+        origins=dict(keys.origins),
+    )
+    return found, ()
+
+
+def compressed_weights(keys: Keys, a: Attention, hidden: int) -> tuple[Weight, ...]:
+    """DeepSeek-V4's projections: low-rank queries, one key-value vector, grouped low-rank output."""
+    q_rank = keys.need("q_rank")
+    o_rank = keys.count("o_lora_rank", ["o_lora_rank"]) or 0
+    groups = keys.count("o_groups", ["o_groups"]) or 1
+    out = a.query_heads * a.key_width
+    return (
+        Weight("q_a_proj", "attention", q_rank, hidden),
+        Weight("q_a_norm", "norm", q_rank),
+        Weight("q_b_proj", "attention", out, q_rank, split="column"),
+        Weight("kv_proj", "attention", a.key_width, hidden),
+        Weight("kv_norm", "norm", a.key_width),
+        Weight("o_a_proj", "attention", groups * o_rank, out // groups, split="column"),
+        Weight("o_b_proj", "attention", hidden, groups * o_rank, split="row"),
+        Weight("sinks", "norm", a.query_heads),
+    )

@@ -1,0 +1,420 @@
+"""From a config to a `Model`: which layers there are, what each keeps and weighs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvplan.errors import BadConfig, shown
+from kvplan.facts.model_types import (
+    Spec,
+    is_known,
+    overlay,
+    quantities,
+    spec_of,
+    text_types,
+    with_defaults,
+)
+from kvplan.figure import Source, Trust
+from kvplan.model.attention import attention_of, compressed_weights
+from kvplan.model.context import max_context
+from kvplan.model.feed_forward import dense_weights, expert_weights
+from kvplan.model.keys import Keys
+from kvplan.model.model import Attention, Layer, Model, Weight
+from kvplan.model.spelling import spell
+from kvplan.model.state import state_of
+
+_NESTS = (
+    "text_config",
+    "llm_config",
+    "language_config",
+    "llm_cfg",
+    "thinker_config",
+    "text",
+    "text_model_config",
+)
+_MAX_DEPTH = 6
+
+
+def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str, Any] | None = None) -> Model:
+    """The model that a config.json's content describes.
+
+    `file` names the config in errors and explanations; `sidecar` is the content of a
+    hf_quant_config.json beside it. Raises BadConfig for content that cannot be used.
+    """
+    text, path = _text_part(raw, file)
+    model_type, spec, notes = _spec(raw, text, file)
+    keys = Keys(text, file, path, spec)
+    layers, origins = _layers(keys, spec, notes)
+    hidden = keys.need("hidden") if _needs_hidden(spec) else keys.count("hidden") or 0
+    weights = _outer_weights(keys, raw, spec, hidden, keys.count("vocab") or 0)
+    context, context_source = max_context(keys)
+    origins |= {k: keys.origins[k] for k in ("hidden", "vocab") if k in keys.origins}
+    origins["max_context"] = context_source
+    return Model(
+        id=id or file,
+        model_type=model_type,
+        file=file,
+        layers=layers,
+        weights=weights,
+        hidden=hidden,
+        vocab=keys.count("vocab") or 0,
+        max_context=context,
+        dtype=_dtype(raw, text, file),
+        quantization=_quantization(raw, text, sidecar),
+        other_parameters=None,
+        origins=origins,
+        notes=tuple(notes),
+        mtp_layers=keys.count("mtp_layers") or 0,
+    )
+
+
+def _text_part(raw: dict[str, Any], file: str) -> tuple[dict[str, Any], str]:
+    """The decoder's own table: nested under one of several names, or the top level."""
+    here, path = raw, ""
+    for _ in range(_MAX_DEPTH):
+        name = next((n for n in _NESTS if isinstance(here.get(n), dict) and here[n]), None)
+        if name is None:
+            return here, path
+        here, path = here[name], f"{path}{name}."
+    raise BadConfig(f"{path[:-1]}: nested more than {_MAX_DEPTH} deep in {file}; correct the file")
+
+
+def _spec(raw: dict[str, Any], text: dict[str, Any], file: str) -> tuple[str, Spec, list[str]]:
+    outer, inner = _named_type(raw, file), _named_type(text, file)
+    if inner is None and text is not raw:
+        inner = text_types().get(outer or "", None)
+    for name in (inner,) if inner else (outer,):
+        if name is not None and is_known(name):
+            return name, spec_of(name), []
+    return _unknown(inner or outer, text, file)
+
+
+def _named_type(raw: dict[str, Any], file: str) -> str | None:
+    name = raw.get("model_type")
+    if name is not None and not isinstance(name, str):
+        raise BadConfig(f"model_type: {shown(name)} in {file}; expected a name in quotes")
+    return name or None
+
+
+def _unknown(name: str | None, text: dict[str, Any], file: str) -> tuple[str, Spec, list[str]]:
+    """An unknown type is read by its keys; the note names what was assumed."""
+    seen: list[str] = []
+    if text.get("kv_lora_rank"):
+        like = "deepseek_v3" if text.get("n_routed_experts") else "minicpm3"
+        seen.append("latent attention from kv_lora_rank")
+    elif text.get("linear_num_value_heads"):
+        like = "qwen3_next"
+        seen.append("gated delta net layers from linear_num_value_heads")
+    elif text.get("hybrid_override_pattern"):
+        like = "nemotron_h"
+        seen.append("layers from hybrid_override_pattern")
+    elif "state_size" in text and not text.get("num_attention_heads"):
+        like = "mamba2" if text.get("n_groups") else "mamba"
+        seen.append("a recurrent state from state_size")
+    else:
+        like = "unknown"
+        seen.append("a Llama-like decoder: grouped attention, gated feed-forward, two norms a layer")
+    if text.get("layer_types"):
+        seen.append("layer kinds from layer_types")
+    elif text.get("sliding_window") and like == "unknown":
+        seen.append("the window on every layer" if text.get("use_sliding_window", True) else "no window")
+    return (
+        name or "unknown",
+        with_defaults(spec_of(like), name or ""),
+        [f"model_type {name or 'absent'} in {file} is not known; read by its keys: {'; '.join(seen)}"],
+    )
+
+
+def _needs_hidden(spec: Spec) -> bool:
+    return bool(spec.get("needs_hidden", True))
+
+
+def _layers(keys: Keys, spec: Spec, notes: list[str]) -> tuple[tuple[Layer, ...], dict[str, Source]]:
+    count = _layer_count(keys, spec)
+    origins = {"layers": keys.origins["layers"]}
+    words, said_by = spell(spec["layers"], keys, count)
+    dense = spell(spec["sparse_layers"], keys, count)[0] if _has_experts(keys) else ["dense"] * count
+    index = spell(spec["index_layers"], keys, count)[0] if "index_layers" in spec else ["own"] * count
+    shared = _sharing(keys, spec, count)
+    origins["layer_kinds"] = said_by
+    built: dict[tuple[Any, ...], Layer] = {}
+    layers = []
+    for i in range(count):
+        width = _width_of(keys, i)
+        ident = (words[i], dense[i], index[i], shared[i], width)
+        if ident not in built:
+            built[ident] = _layer(keys, spec, *ident[:4], i)
+        layers.append(built[ident])
+    return tuple(layers), origins
+
+
+def _layer_count(keys: Keys, spec: Spec) -> int:
+    count = keys.count("layers")
+    stated = any(keys.stated(key) for key in keys.spellings("layers"))
+    if stated and count is not None:
+        return count
+    for key in spec.get("layers_from", ()):
+        read = keys.find(key, [key])
+        if read and isinstance(read[1], (list, str)) and read[1]:
+            keys.origins["layers"] = Source(Trust.STATED, f"{keys.file} length of {key}")
+            return len(read[1])
+    return count if count is not None else keys.need("layers")
+
+
+def _has_experts(keys: Keys) -> bool:
+    read = keys.find("experts")
+    if read is None:
+        return False
+    value = read[1]
+    if isinstance(value, list):
+        return any(isinstance(v, int) and v > 1 for v in value)
+    return keys.whole(read[0], value, 0, quantities()["experts"]["at_most"]) > 0
+
+
+def _width_of(keys: Keys, layer: int) -> Any:
+    """What differs from layer to layer where a config gives feed-forward widths as lists."""
+    differing = []
+    for quantity in ("ff_width", "expert_width", "experts", "experts_per_token", "shared_experts"):
+        for key in keys.spellings(quantity):
+            value = keys.raw.get(key)
+            if isinstance(value, list):
+                item = value[layer] if layer < len(value) else None
+                if not isinstance(item, (int, float, type(None))):
+                    raise keys.wrong(key, item, "expected a whole number for each layer")
+                differing.append(item)
+    return tuple(differing)
+
+
+def _sharing(keys: Keys, spec: Spec, count: int) -> list[bool]:
+    """Which layers read another layer's keys and values instead of holding their own."""
+    last = keys.count("kv_shared_layers") or 0
+    if last > count:
+        raise keys.wrong("num_kv_shared_layers", last, f"there are {count} layers")
+    factor = 1
+    if "cla" in spec and keys.flag(spec["cla"]["when"]):
+        factor = keys.count("cla_factor", [spec["cla"]["factor"]]) or 1
+    return [i >= count - last or i % factor != 0 for i in range(count)]
+
+
+def _layer(keys: Keys, spec: Spec, word: str, dense: str, index: str, shared: bool, i: int) -> Layer:
+    kind = _kind(spec, word)
+    hidden = keys.count("hidden") or 0
+    attentions: list[Attention] = []
+    weights: list[Weight] = []
+    states = []
+    if kind.get("attention"):
+        table = overlay(spec["attention"], kind.get("attend", {}))
+        if kind.get("use_if") and not keys.flag(kind["use_if"]):
+            table = spec["attention"]
+        for _ in range(int(spec.get("attentions_per_layer", 1))):
+            found, its = _attentions(
+                keys, kind, {**table, "indexer": table.get("indexer") and index == "own"}, hidden
+            )
+            attentions += [_shared(a, shared) for a in found]
+            dropped = shared and (spec.get("shared_drops_kv") or "cla" in spec)
+            weights += [w for w in its if not (dropped and w.name in ("k_proj", "v_proj"))]
+    if kind.get("state"):
+        state, its = state_of(keys, kind["state"], spec.get(kind["state"], {}), hidden)
+        states.append(state)
+        weights += its
+        if kind.get("cross"):
+            cross, its = attention_of(keys, "cross", spec["attention"], hidden)
+            attentions.append(cross)
+            weights += its
+    weights += _feed_forward(keys, spec, kind, dense, hidden, i)
+    weights += _norms(keys, spec, kind, hidden)
+    weights += _extras(keys, spec.get("layer_extras", {}) | kind.get("layer_extras", {}), hidden)
+    return Layer(tuple(attentions), tuple(states), tuple(weights))
+
+
+def _kind(spec: Spec, word: str) -> dict[str, Any]:
+    """The table of a layer word; nemotron-nas packs its numbers into the word."""
+    if word.startswith("block:"):
+        _, attention, width = word.split(":")
+        attends = attention not in ("none", "linear")
+        made: dict[str, Any] = {"label": "full" if attends else "none", "attention": attends}
+        if attends:
+            made["attend"] = {"group_size": int(attention)}
+        made["block_width"] = width
+        made["linear"] = attention == "linear"
+        return made
+    return {"label": word, **spec["kinds"][word]}
+
+
+def _attentions(
+    keys: Keys, kind: dict[str, Any], table: dict[str, Any], hidden: int
+) -> tuple[list[Attention], tuple[Weight, ...]]:
+    label = str(kind["label"])
+    if kind.get("ratio_key") is not None or table.get("form") == "compressed":
+        return _compressed_pair(keys, kind, table, hidden)
+    found, weights = attention_of(keys, label, table, hidden)
+    return [found], weights
+
+
+def _compressed_pair(
+    keys: Keys, kind: dict[str, Any], table: dict[str, Any], hidden: int
+) -> tuple[list[Attention], tuple[Weight, ...]]:
+    ratio = int(kind.get("ratio", 0))
+    slots, _ = attention_of(keys, "compressed", {**table, "ratio": ratio}, hidden)
+    window = keys.need("window")
+    recent = Attention(
+        "sliding",
+        slots.query_heads,
+        1,
+        slots.key_width,
+        0,
+        window,
+        origins=dict(keys.origins) | dict(slots.origins),
+    )
+    weights = compressed_weights(keys, slots, hidden)
+    if not ratio:
+        return [recent], weights
+    width = slots.key_width * (2 if ratio == table.get("indexed_ratio", 4) else 1)
+    weights += (
+        Weight("compressor", "attention", 2 * width, hidden),
+        Weight("compressor_position", "norm", width, ratio),
+        Weight("compressor_norm", "norm", slots.key_width),
+    )
+    if slots.index_width:
+        inner = 2 * slots.index_width
+        weights += (
+            Weight("index_q", "indexer", slots.index_heads * slots.index_width, keys.need("q_rank")),
+            Weight("index_weights", "indexer", slots.index_heads, hidden),
+            Weight("index_compressor", "indexer", 2 * inner, hidden),
+            Weight("index_position", "norm", inner, ratio),
+            Weight("index_norm", "norm", slots.index_width),
+        )
+    return [recent, slots], weights
+
+
+def _shared(a: Attention, shared: bool) -> Attention:
+    if not shared:
+        return a
+    return Attention(
+        a.kind,
+        a.query_heads,
+        a.kv_heads,
+        a.key_width,
+        a.value_width,
+        a.window,
+        holds=False,
+        origins=a.origins,
+    )
+
+
+def _feed_forward(
+    keys: Keys, spec: Spec, kind: dict[str, Any], dense: str, hidden: int, layer: int
+) -> tuple[Weight, ...]:
+    part = kind.get("feed_forward", "own")
+    if part == "none":
+        return ()
+    if "block_width" in kind:
+        return _block_weights(keys, spec, kind, hidden)
+    sparse = part == "sparse" or (part == "own" and dense == "sparse")
+    found: tuple[Weight, ...] = ()
+    table = spec["experts"]
+    if sparse or (table.get("beside_dense") and dense == "sparse"):
+        found = expert_weights(keys, table, hidden, layer)
+    if not found or table.get("beside_dense"):
+        side = (
+            spec["feed_forward"]
+            if dense != "sparse" or not table.get("dense_width")
+            else {**spec["feed_forward"], "width": table["dense_width"]}
+        )
+        if not (found and not table.get("beside_dense")):
+            found += dense_weights(keys, side, hidden, layer)
+    return found
+
+
+def _block_weights(keys: Keys, spec: Spec, kind: dict[str, Any], hidden: int) -> tuple[Weight, ...]:
+    linear = (Weight("linear_attn", "attention", hidden, hidden),) if kind["linear"] else ()
+    width = kind["block_width"]
+    if width == "none":
+        return linear
+    if width == "linear":
+        return (*linear, Weight("linear_mlp", "feed_forward", hidden, hidden))
+    exact = int(2 * float(width) * hidden / 3)
+    rounded = -(-exact // 256) * 256
+    return linear + dense_weights(keys, spec["feed_forward"], hidden, 0, rounded)
+
+
+def _norms(keys: Keys, spec: Spec, kind: dict[str, Any], hidden: int) -> tuple[Weight, ...]:
+    block = spec["block"]
+    count = int(kind.get("norms", block.get("norms", 2)))
+    bias = keys.flag(block.get("norm_bias"))
+    return (Weight("norms", "norm", count * hidden, 1, bias),) if count else ()
+
+
+def _extras(keys: Keys, extras: dict[str, Any], hidden: int) -> list[Weight]:
+    """Named additions of a model type, each a list of factors: numbers, `hidden`, or config keys."""
+    found = []
+    for name, entry in extras.items():
+        if "when" in entry and not keys.flag(entry["when"]):
+            continue
+        size = 1
+        for factor in entry["factors"]:
+            size *= factor if isinstance(factor, int) else _factor(keys, factor, hidden)
+        if size:
+            found.append(Weight(name, entry.get("part", "other"), size, split=entry.get("split", "none")))
+    return found
+
+
+def _factor(keys: Keys, name: str, hidden: int) -> int:
+    if name == "hidden":
+        return hidden
+    if name == "layers":
+        return keys.need("layers")
+    return keys.count(name, [name] if name not in quantities() else None) or 0
+
+
+def _tied(keys: Keys, raw: dict[str, Any], outer: dict[str, Any]) -> bool:
+    """Whether the head is the embedding: the decoder's own word, else the whole model's."""
+    for key in outer["tied"]:
+        for table in (keys.raw, raw):
+            if isinstance(table.get(key), bool):
+                return bool(table[key])
+    read = keys.find("tied", outer["tied"])
+    return bool(read[1]) if read is not None else bool(outer.get("tied_default", False))
+
+
+def _outer_weights(
+    keys: Keys, raw: dict[str, Any], spec: Spec, hidden: int, vocab: int
+) -> tuple[Weight, ...]:
+    outer = spec["outer"]
+    width = keys.count("embedding_width", [outer["embedding_width"]]) if "embedding_width" in outer else None
+    width = width or hidden
+    tied = _tied(keys, raw, outer)
+    weights = [Weight("embed_tokens", "embedding", vocab, width, split="vocab")]
+    if outer.get("head", True) and not tied:
+        weights.append(
+            Weight("lm_head", "head", vocab, width, keys.flag(outer.get("head_bias")), split="vocab")
+        )
+    if outer.get("final_norms", 1):
+        bias = keys.flag(spec["block"].get("norm_bias"))
+        weights.append(Weight("final_norm", "norm", int(outer.get("final_norms", 1)) * hidden, 1, bias))
+    if width != hidden:
+        weights.append(Weight("project_in_out", "other", 2 * width, hidden))
+    return (*weights, *_extras(keys, outer.get("extras", {}), hidden))
+
+
+def _dtype(raw: dict[str, Any], text: dict[str, Any], file: str) -> str:
+    for table in (text, raw):
+        for key in ("dtype", "torch_dtype"):
+            value = table.get(key)
+            if isinstance(value, str) and value:
+                return value.removeprefix("torch.")
+            if value is not None and not isinstance(value, str):
+                raise BadConfig(f"{key}: {shown(value)} in {file}; expected a name such as bfloat16")
+    return ""
+
+
+def _quantization(
+    raw: dict[str, Any], text: dict[str, Any], sidecar: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    for table in (text, raw):
+        for key in ("quantization_config", "compression_config"):
+            if isinstance(table.get(key), dict):
+                return dict(table[key])
+    if sidecar and isinstance(sidecar.get("quantization"), dict):
+        return {"quant_method": "modelopt", **sidecar["quantization"]}
+    return None

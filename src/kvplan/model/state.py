@@ -1,0 +1,259 @@
+"""Reading mixers that keep a state instead of keys and values: what they hold and their weights.
+
+Each mixer's shapes follow the paper's layer as transformers 5.24.0 and vLLM 0.32.0
+(`layers/mamba/mamba_utils.py`) build it; the convolution keeps width − 1 columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kvplan.errors import BadConfig
+from kvplan.model.keys import Keys
+from kvplan.model.model import State, Weight
+
+Table = dict[str, Any]
+Mixer = tuple[State, tuple[Weight, ...]]
+
+
+def state_of(keys: Keys, mixer: str, table: Table, hidden: int) -> Mixer:
+    """The state that one layer of that mixer keeps, and its weights."""
+    keys.origins = {}
+    return _MIXERS[mixer](keys, table, hidden)
+
+
+def _recurrent(keys: Keys, mixer: str, kind: str = "recurrent", **shape: int) -> State:
+    return State(kind=kind, mixer=mixer, origins=dict(keys.origins), **shape)
+
+
+def _mamba1(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """Mamba: inner channels × state width (Gu and Dao 2023)."""
+    inner = keys.count("inner", table["inner"]) if "inner" in table else None
+    inner = inner or (keys.need("expand") * hidden)
+    width, kernel = keys.need("state_width"), keys.need("conv_width")
+    read = keys.find("dt_rank")
+    rank = -(-hidden // 16) if read is None or read[1] == "auto" else keys.whole(read[0], read[1])
+    bias = keys.flag(table.get("proj_bias"))
+    weights = [
+        Weight("in_proj", "state", 2 * inner, hidden, bias, split="column"),
+        Weight(
+            "conv1d", "state", inner, kernel, keys.flag(table.get("conv_bias", True), True), split="column"
+        ),
+        Weight("x_proj", "state", rank + 2 * width, inner, split="row"),
+        Weight("dt_proj", "state", inner, rank, True, split="column"),
+        Weight("A_log", "state", inner, width, split="column"),
+        Weight("D", "state", inner, split="column"),
+        Weight("out_proj", "state", hidden, inner, bias, split="row"),
+    ]
+    if table.get("inner_norms"):
+        weights.append(Weight("dt_b_c_norms", "norm", rank + 2 * width))
+    state = _recurrent(keys, "mamba1", channels=inner, columns=kernel - 1, values=inner * width, heads=inner)
+    return state, tuple(weights)
+
+
+def _mamba2(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """Mamba-2: heads × head width × state width; B and C per group (Dao and Gu 2024)."""
+    width, kernel = keys.need("state_width"), keys.need("conv_width")
+    heads, head_width = keys.count("ssm_heads"), keys.count("ssm_head_width")
+    groups = keys.count("ssm_groups") or 1
+    inner = keys.count("inner", table["inner"]) if "inner" in table else None
+    if inner is None and heads and head_width:
+        inner = heads * head_width
+    inner = inner or keys.need("expand") * hidden
+    if not heads:
+        heads = inner // head_width if head_width else keys.need("ssm_heads")
+    head_width = inner // heads
+    bias = keys.flag(table.get("proj_bias"))
+    channels = inner + 2 * groups * width
+    weights = [
+        Weight("in_proj", "state", 2 * inner + 2 * groups * width + heads, hidden, bias, split="column"),
+        Weight(
+            "conv1d", "state", channels, kernel, keys.flag(table.get("conv_bias", True), True), split="column"
+        ),
+        Weight("A_D_dt", "state", 3 * heads, split="column"),
+        Weight("out_proj", "state", hidden, inner, bias, split="row"),
+    ]
+    if keys.flag(table.get("inner_norm", True), True):
+        weights.append(Weight("norm", "norm", inner))
+    state = _recurrent(
+        keys,
+        "mamba2",
+        channels=inner,
+        columns=kernel - 1,
+        values=heads * head_width * width,
+        heads=heads,
+        groups=groups,
+        group_channels=2 * width,
+    )
+    return state, tuple(weights)
+
+
+def _gated_delta_net(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """Gated delta net: value heads × key width × value width (Yang et al. 2024)."""
+    key_heads, value_heads = keys.need("linear_key_heads"), keys.need("linear_value_heads")
+    key_width, value_width = keys.need("linear_key_width"), keys.need("linear_value_width")
+    kernel = keys.need("conv_width")
+    keys_total, values_total = key_heads * key_width, value_heads * value_width
+    channels = 2 * keys_total + values_total
+    weights = (
+        Weight("in_proj_qkvz", "state", channels + values_total, hidden, split="column"),
+        Weight("in_proj_ba", "state", 2 * value_heads, hidden, split="column"),
+        Weight("conv1d", "state", channels, kernel, split="column"),
+        Weight("A_dt", "state", 2 * value_heads, split="column"),
+        Weight("norm", "norm", value_width),
+        Weight("out_proj", "state", hidden, values_total, split="row"),
+    )
+    state = _recurrent(
+        keys,
+        "gated_delta_net",
+        channels=channels,
+        columns=kernel - 1,
+        values=value_heads * key_width * value_width,
+        heads=key_heads,
+    )
+    return state, weights
+
+
+def _kda(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """Kimi delta attention: heads × width × width, convolutions on q, k and v."""
+    heads = keys.count("kda_heads", ["linear_attn_config.num_heads"]) or keys.need("query_heads")
+    width = keys.count("kda_width", ["linear_attn_config.head_dim"]) or keys.need("head_width")
+    kernel = keys.count("kda_kernel", ["linear_attn_config.short_conv_kernel_size"]) or 4
+    inner = heads * width
+    weights = (
+        Weight("qkv_proj", "state", 3 * inner, hidden, split="column"),
+        Weight("conv1d", "state", 3 * inner, kernel, split="column"),
+        Weight("f_a_g_a", "state", 2 * width, hidden),
+        Weight("f_b_g_b", "state", 2 * inner, width, split="column"),
+        Weight("b_proj", "state", heads, hidden, split="column"),
+        Weight("A_dt", "state", heads + inner, split="column"),
+        Weight("norm", "norm", width),
+        Weight("o_proj", "state", hidden, inner, split="row"),
+    )
+    state = _recurrent(
+        keys, "kda", channels=3 * inner, columns=kernel - 1, values=heads * width * width, heads=heads
+    )
+    return state, weights
+
+
+def _short_conv(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """LFM2's gated short convolution: only its last columns are kept."""
+    kernel = keys.need("conv_cache")
+    bias = keys.flag("conv_bias")
+    weights = (
+        Weight("in_proj", "state", 3 * hidden, hidden, bias, split="column"),
+        Weight("conv", "state", hidden, kernel, bias, split="column"),
+        Weight("out_proj", "state", hidden, hidden, bias, split="row"),
+    )
+    state = _recurrent(
+        keys, "short_conv", "convolution", channels=hidden, columns=kernel - 1, values=0, heads=hidden
+    )
+    return state, weights
+
+
+def _lightning(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """Lightning attention: heads × width × width, no convolution (MiniMax-01)."""
+    heads = keys.need("query_heads")
+    width = keys.count("head_width") or hidden // heads
+    inner = heads * width
+    weights = [
+        Weight("qkv_proj", "state", 3 * inner, hidden, split="column"),
+        Weight("output_gate", "state", inner, hidden, split="column"),
+        Weight("norm", "norm", inner),
+        Weight("out_proj", "state", hidden, inner, split="row"),
+    ]
+    state = _recurrent(keys, "lightning", channels=0, columns=0, values=heads * width * width, heads=heads)
+    return state, tuple(weights)
+
+
+def _rwkv4(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """RWKV-4: three float32 vectors of hidden width, two tokens kept for the shift."""
+    inner = keys.count("inner", ["attention_hidden_size"]) or hidden
+    width = keys.count("ff_width") or 4 * hidden
+    weights = (
+        Weight("key_value_receptance", "state", 3 * inner, hidden, split="column"),
+        Weight("output", "state", hidden, inner, split="row"),
+        Weight("decay_first", "state", 2 * inner),
+        Weight("time_mix", "state", 5 * hidden),
+        Weight("ffn_key", "feed_forward", width, hidden, split="column"),
+        Weight("ffn_receptance", "feed_forward", hidden, hidden),
+        Weight("ffn_value", "feed_forward", hidden, width, split="row"),
+    )
+    state = _recurrent(keys, "rwkv4", channels=2 * hidden, columns=1, values=3 * inner, heads=inner)
+    return state, weights
+
+
+def _rwkv5(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """RWKV-5 and later: heads × width × width, two tokens kept for the shift."""
+    width = keys.count("rwkv_head", table.get("head_size", ["head_size", "head_dim"])) or 64
+    inner = keys.count("inner", ["attention_hidden_size"]) or hidden
+    if inner % width:
+        raise BadConfig(f"head_size: {width} does not divide {inner} in {keys.file}; correct the file")
+    heads = inner // width
+    ff = keys.count("ff_width") or int(hidden * 3.5) // 32 * 32
+    weights = (
+        Weight("rkvg", "state", 4 * inner, hidden, split="column"),
+        Weight("output", "state", hidden, inner, split="row"),
+        Weight("time_mix", "state", 4 * hidden + 2 * inner),
+        Weight("group_norm", "norm", inner, bias=True),
+        Weight("ffn_key", "feed_forward", ff, hidden, split="column"),
+        Weight("ffn_receptance", "feed_forward", hidden, hidden),
+        Weight("ffn_value", "feed_forward", hidden, ff, split="row"),
+        Weight("ffn_mix", "feed_forward", 2 * hidden),
+    )
+    state = _recurrent(
+        keys, "rwkv5", channels=2 * hidden, columns=1, values=heads * width * width, heads=heads
+    )
+    return state, weights
+
+
+def _xlstm(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """mLSTM: a matrix memory, a normaliser and a maximum per head (Beck et al. 2024)."""
+    heads = keys.need("query_heads")
+    qk = int(hidden * keys.real("qk_dim_factor", 0.5))
+    v = int(hidden * keys.real("v_dim_factor", 1.0))
+    step = int(keys.real("ffn_round_up_to_multiple_of", 64)) or 1
+    ff = -(-int(hidden * keys.real("ffn_proj_factor", 2.667)) // step) * step
+    weights = (
+        Weight("qk", "state", 2 * qk, hidden, split="column"),
+        Weight("v_ogate", "state", 2 * v, hidden, split="column"),
+        Weight("gates", "state", 2 * heads, hidden, True),
+        Weight("norm", "norm", v),
+        Weight("out_proj", "state", hidden, v, split="row"),
+        Weight("ffn_gate_up", "feed_forward", 2 * ff, hidden, split="column"),
+        Weight("ffn_down", "feed_forward", hidden, ff, split="row"),
+    )
+    per_head = (qk // heads) * (v // heads) + qk // heads + 1
+    state = _recurrent(keys, "xlstm", channels=0, columns=0, values=heads * per_head, heads=heads)
+    return state, weights
+
+
+def _rg_lru(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """RG-LRU of Griffin: one float32 vector, a convolution before it."""
+    width = keys.count("lru_width", ["lru_width"]) or hidden
+    kernel = keys.count("conv_width") or 4
+    heads = keys.need("query_heads")
+    weights = (
+        Weight("linear_x_y", "state", 2 * width, hidden, True, split="column"),
+        Weight("conv1d", "state", width, kernel, True, split="column"),
+        Weight("gates", "state", 2 * width, width // heads, True, split="column"),
+        Weight("recurrent_param", "state", width, split="column"),
+        Weight("linear_out", "state", hidden, width, True, split="row"),
+    )
+    state = _recurrent(keys, "rg_lru", channels=width, columns=kernel - 1, values=width, heads=heads)
+    return state, weights
+
+
+_MIXERS: dict[str, Callable[[Keys, Table, int], Mixer]] = {
+    "mamba1": _mamba1,
+    "mamba2": _mamba2,
+    "gated_delta_net": _gated_delta_net,
+    "kda": _kda,
+    "short_conv": _short_conv,
+    "lightning": _lightning,
+    "rwkv4": _rwkv4,
+    "rwkv5": _rwkv5,
+    "xlstm": _xlstm,
+    "rg_lru": _rg_lru,
+}

@@ -1,0 +1,1 @@
+"""The verbs: arguments in, the contract's document out."""

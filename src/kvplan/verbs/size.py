@@ -1,0 +1,138 @@
+"""`size`: what one token, one sequence and one batch cost in cache; no hardware needed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from kvplan.cost import cache
+from kvplan.cost.cache import Stored
+from kvplan.errors import BadInput
+from kvplan.facts.formats import find_format
+from kvplan.figure import Leaf, Source, Trust, named
+from kvplan.model.locate import load_model
+from kvplan.model.model import Model
+from kvplan.verbs.answer import Answer
+from kvplan.verbs.check import whole
+
+MAX_TOKENS = 10**12
+MAX_BATCH = 10**9
+MAX_TP = 4096
+
+
+def size(
+    model: str | os.PathLike[str] | dict[str, Any] | Model,
+    *,
+    tokens: int = 1,
+    batch: int = 1,
+    tp: int = 1,
+    kv_cache_dtype: str = "auto",
+    image_tokens: int = 0,
+    encoder_tokens: int = 0,
+) -> Answer:
+    """What `tokens` tokens of one sequence, times `batch`, cost in cache on one rank of `tp`.
+
+    `model`: a built-in id, a path, a folder, or a config as a dict. Returns the contract's `size`
+    document in bytes; raises BadInput (or a subclass) for anything that cannot be used.
+    """
+    whole("--tokens", tokens, 1, MAX_TOKENS)
+    whole("--batch", batch, 1, MAX_BATCH)
+    whole("--tp", tp, 1, MAX_TP)
+    crossed = whole("--image-tokens", image_tokens, 0, MAX_TOKENS) + whole(
+        "--encoder-tokens", encoder_tokens, 0, MAX_TOKENS
+    )
+    loaded = model if isinstance(model, Model) else load_model(model)
+    cache.check_split(loaded, tp)
+    stored = stored_as(loaded, kv_cache_dtype, tp)
+    if crossed and not cache.groups_of(loaded, ("cross",)):
+        raise BadInput("--image-tokens: this model has no cross-attention; image tokens count as --tokens")
+
+    def compute(leaf: Leaf) -> dict[str, Any]:
+        asked = {"tokens": tokens, "batch": batch, "crossed": crossed}
+        return {
+            "model": model_part(loaded, leaf),
+            "kv": kv_part(loaded, stored, asked, leaf),
+            "notes": list(loaded.notes),
+        }
+
+    return Answer(compute)
+
+
+def stored_as(model: Model, kv_cache_dtype: str, tp: int, tp_field: str = "--tp") -> Stored:
+    """How the cache is stored: the format asked for, or 16 bit in the model's own dtype."""
+    name, source = kv_cache_dtype, Source(Trust.STATED, f"--kv-cache-dtype {kv_cache_dtype}")
+    if kv_cache_dtype == "auto":
+        name = model.dtype if model.dtype in ("float16", "bfloat16") else "bfloat16"
+        why = f"{model.file} dtype {model.dtype or 'absent'}: cache in 16 bit"
+        source = Source(Trust.STATED if model.dtype == name else Trust.ASSUMED, why)
+    found = find_format(name, "--kv-cache-dtype")
+    if found.name not in ("float16", "bfloat16", "float32"):
+        source = Source(source.trust, f"{source.where}: {found.source}")
+    return Stored(found, tp, source, Source(Trust.STATED, f"{tp_field} {tp}"))
+
+
+def model_part(model: Model, leaf: Leaf) -> dict[str, Any]:
+    """The contract's `model` table: the whole model's text decoder."""
+    from kvplan.verbs.weigh import weight_bytes_of
+
+    return {
+        "id": model.id,
+        "model_type": model.model_type,
+        "layers": len(model.layers),
+        "attention_layers": sum(layer.holds_tokens for layer in model.layers),
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "other_parameters": model.other_parameters,
+        "weight_bytes": weight_bytes_of(model, leaf),
+        "max_context": model.max_context,
+    }
+
+
+def kv_part(model: Model, stored: Stored, asked: dict[str, int], leaf: Leaf) -> dict[str, Any]:
+    """The contract's `kv` table: the architecture's cache on one rank."""
+    tokens = leaf("tokens", asked["tokens"], "token", Source(Trust.STATED, "--tokens"))
+    batch = leaf("batch", asked["batch"], "sequence", Source(Trust.STATED, "--batch"))
+    sequence = cache.bytes_per_sequence(model, stored, tokens, leaf)
+    state = cache.state_bytes_per_sequence(model, stored.tp, leaf)
+    if asked["crossed"]:
+        crossed = leaf(
+            "cross_tokens",
+            asked["crossed"],
+            "token",
+            Source(Trust.STATED, "--image-tokens, --encoder-tokens"),
+        )
+        cross = named("cross_bytes", "B", cache.cross_bytes(model, stored, crossed, leaf))
+        sequence, state = sequence + cross, state + cross
+    sequence = named("bytes_per_sequence", "B", sequence)
+    windows = [g.attention.window for g in cache.groups_of(model) if g.attention.window]
+    return {
+        "dtype": stored.format.name,
+        "bytes_per_token": named(
+            "bytes_per_token", "B/token", cache.bytes_per_token(model, stored, leaf, after_windows=False)
+        ),
+        "bytes_per_token_after_windows": named(
+            "bytes_per_token_after_windows",
+            "B/token",
+            cache.bytes_per_token(model, stored, leaf, after_windows=True),
+        ),
+        "window_tokens": max(windows, default=None),
+        "indexer_bytes_per_token": named(
+            "indexer_bytes_per_token", "B/token", cache.indexer_bytes_per_token(model, stored, leaf)
+        ),
+        "state_bytes_per_sequence": named("state_bytes_per_sequence", "B", state),
+        "bytes_per_sequence": sequence,
+        "bytes_total": named("bytes_total", "B", batch * sequence),
+        "mha_bytes_per_token": named(
+            "mha_bytes_per_token", "B/token", cache.mha_bytes_per_token(model, stored, leaf)
+        ),
+        "layer_kinds": layer_kinds(model),
+    }
+
+
+def layer_kinds(model: Model) -> dict[str, int]:
+    """How many layers are of each kind; a layer that is two kinds counts under both."""
+    counts: dict[str, int] = {}
+    for layer in model.layers:
+        for kind in dict.fromkeys(layer.kinds):
+            counts[kind] = counts.get(kind, 0) + 1
+    return counts

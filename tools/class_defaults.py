@@ -1,0 +1,99 @@
+"""Write facts/class_defaults.json: what transformers' config classes put in place of absent keys.
+
+Run where transformers is installed (`pip install transformers==5.24.0`); torch is not needed.
+Only keys that some model type or quantity of kvplan names are kept, so the file stays small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PretrainedConfig
+
+FACTS = Path(__file__).parents[1] / "src" / "kvplan" / "facts"
+EXTRA = {"max_position_embeddings", "rope_parameters", "rope_scaling"}
+
+
+def strings(tree: Any) -> set[str]:
+    """Every string in a TOML tree."""
+    if isinstance(tree, dict):
+        return set().union(*(strings(value) for value in tree.values()), set())
+    if isinstance(tree, list):
+        return set().union(*(strings(value) for value in tree), set())
+    return {tree} if isinstance(tree, str) else set()
+
+
+def vocabulary() -> set[str]:
+    """The config keys that kvplan may read."""
+    files = [FACTS / "keys.toml", *sorted((FACTS / "model_types").glob("*.toml"))]
+    found = set().union(*(strings(tomllib.loads(f.read_text(encoding="utf-8"))) for f in files))
+    return found | {key.split(".")[0] for key in found} | EXTRA
+
+
+def config_classes() -> list[type[PretrainedConfig]]:
+    """Every config class that transformers ships."""
+    found: dict[str, type[PretrainedConfig]] = {}
+    for module in pkgutil.iter_modules(transformers.models.__path__):
+        try:
+            configuration = importlib.import_module(
+                f"transformers.models.{module.name}.configuration_{module.name}"
+            )
+        except ImportError:
+            continue
+        for item in vars(configuration).values():
+            if isinstance(item, type) and issubclass(item, PretrainedConfig) and item.model_type:
+                found.setdefault(item.model_type, item)
+    return [found[name] for name in sorted(found)]
+
+
+def defaults_of(cls: type[PretrainedConfig], wanted: set[str]) -> dict[str, Any]:
+    """The class's own field defaults, before __post_init__ derives one key from another."""
+    defaults = {}
+    for field in dataclasses.fields(cls):
+        value = field.default
+        if value is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        if field.name in wanted and isinstance(value, (bool, int, float, str, list)):
+            defaults[field.name] = value
+    for alias, target in cls.attribute_map.items():
+        if alias in wanted and target in defaults:
+            defaults.setdefault(alias, defaults[target])
+    return defaults
+
+
+def main() -> None:
+    wanted = vocabulary()
+    types: dict[str, Any] = {}
+    text_types: dict[str, str] = {}
+    for cls in config_classes():
+        defaults = defaults_of(cls, wanted)
+        if any(
+            key in defaults
+            for key in ("num_hidden_layers", "n_layer", "num_layers", "decoder_layers", "n_layers")
+        ):
+            types[cls.model_type] = defaults
+        for key in ("text_config", "llm_config", "language_config"):
+            inner = (cls.sub_configs or {}).get(key)
+            name = getattr(inner, "model_type", "")
+            if name:
+                text_types[cls.model_type] = name
+    document = {
+        "source": f"transformers {transformers.__version__}",
+        "text_types": text_types,
+        "types": types,
+    }
+    lines = [f"  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(types.items())]
+    head = json.dumps({k: v for k, v in document.items() if k != "types"}, indent=1)[:-2]
+    (FACTS / "class_defaults.json").write_text(head + ',\n "types": {\n' + ",\n".join(lines) + "\n }\n}\n")
+    print(len(types), "types,", len(text_types), "wrappers")
+
+
+if __name__ == "__main__":
+    main()
