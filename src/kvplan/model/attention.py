@@ -6,6 +6,7 @@ from typing import Any
 
 from kvplan.errors import BadConfig
 from kvplan.figure import Source, Trust
+from kvplan.model.extras import extra_weights
 from kvplan.model.keys import Keys
 from kvplan.model.model import Attention, Latent, Weight
 
@@ -100,7 +101,7 @@ def _window(keys: Keys, kind: str, table: Table) -> int | None:
     window = keys.count("window", table.get("window") or spelt)
     if not window:
         return None
-    if keys.raw.get(table.get("window_half_when", "")) is True:
+    if keys.raw.get(table.get("window_half_when", "")) in (True, "all"):
         window = window // 2 + 1
     context = keys.count("context", table.get("inert_against"))
     keys.origins.pop("context", None)
@@ -123,18 +124,30 @@ def _grouped_weights(keys: Keys, table: Table, a: Attention, hidden: int) -> tup
         weights.append(Weight("v_proj", "attention", v, source, bias, split="kv"))
     out = a.query_heads * a.value_width
     weights.append(Weight("o_proj", "attention", hidden, out, out_bias, split="row"))
-    if table.get("head_gate"):
-        weights.append(Weight("g_proj", "attention", a.query_heads, source, split="column"))
+    if "gate" in table:
+        gates = a.query_heads * (1 if table["gate"] == "head" else a.value_width)
+        weights.append(Weight("g_proj", "attention", gates, source, split="column"))
     norm = table.get("qk_norm")
     if isinstance(norm, str) and norm not in ("head", "full"):
         norm = table.get("qk_norm_form", "head") if keys.flag(norm) else None
-    if norm == "head":
-        weights.append(Weight("qk_norm", "norm", 2 * a.key_width))
-    elif norm == "full":
-        weights.append(Weight("qk_norm", "norm", q + k))
-    if table.get("sinks"):
+    if norm in ("head", "full"):
+        full, norm_bias = norm == "full", keys.flag(table.get("qk_norm_bias"))
+        weights.append(Weight("q_norm", "norm", q if full else a.key_width, 1, norm_bias))
+        weights.append(Weight("k_norm", "norm", k if full else a.key_width, 1, norm_bias))
+    if keys.flag(table.get("sinks")):
         weights.append(Weight("sinks", "norm", a.query_heads))
-    return tuple(weights) + _index_weights(table, a, hidden, hidden)
+    return (*weights, *_index_weights(table, a, hidden, hidden), *_extras(keys, table, a, hidden))
+
+
+def _extras(keys: Keys, table: Table, a: Attention, hidden: int) -> tuple[Weight, ...]:
+    known = {
+        "hidden": hidden,
+        "query_heads": a.query_heads,
+        "kv_heads": a.kv_heads,
+        "key_width": a.key_width,
+        "value_width": a.value_width,
+    }
+    return extra_weights(keys, table.get("extras", {}), known)
 
 
 def _index_weights(table: Table, a: Attention, hidden: int, query_input: int) -> tuple[Weight, ...]:
@@ -207,7 +220,11 @@ def _latent_weights(keys: Keys, table: Table, a: Attention, m: Latent, hidden: i
             split="row",
         ),
     ]
-    return (*weights, *_index_weights(table, a, hidden, m.q_rank or hidden))
+    if "gate" in table:
+        gates = a.query_heads * (1 if table["gate"] == "head" else m.value_width)
+        weights.append(Weight("g_proj", "attention", gates, hidden, split="column"))
+    index = _index_weights(table, a, hidden, m.q_rank or hidden)
+    return (*weights, *index, *_extras(keys, table, a, hidden))
 
 
 def _compressed(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention, tuple[Weight, ...]]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvplan.model.extras import extra_weights
 from kvplan.model.keys import Keys
 from kvplan.model.model import Weight
 
 Table = dict[str, Any]
 
 
-def dense_weights(
-    keys: Keys, table: Table, hidden: int, layer: int, width: int | None = None
-) -> tuple[Weight, ...]:
+def dense_weights(keys: Keys, table: Table, hidden: int, width: int | None = None) -> tuple[Weight, ...]:
     """Two matrices, or three when gated; the width is the config's or a multiple of hidden."""
-    width = _dense_width(keys, table, hidden, layer) if width is None else width
+    width = _dense_width(keys, table, hidden) if width is None else width
     gated, bias = keys.flag(table.get("gated")), keys.flag(table.get("bias"))
     if not width:
         return ()
@@ -24,15 +23,12 @@ def dense_weights(
     return (*gate, up, down)
 
 
-def _dense_width(keys: Keys, table: Table, hidden: int, layer: int) -> int:
+def _dense_width(keys: Keys, table: Table, hidden: int) -> int:
     names = table.get("width") or keys.spellings("ff_width")
     read = keys.find("ff_width", names)
     if read is None:
         return int(table.get("times_hidden", 4)) * hidden
-    key, value, _ = read
-    if isinstance(value, list):
-        value = value[layer] if layer < len(value) else None
-    width = keys.whole(key, value, 0, 16777216)
+    width = keys.whole(read[0], keys.here(read[1]), 0, 16777216)
     width = width * int(table.get("width_numerator", 1)) // int(table.get("width_denominator", 1))
     if table.get("auto_adjust") and keys.flag(table["auto_adjust"], bool(table.get("auto_adjust_default"))):
         width = 2 * width // 3
@@ -42,15 +38,15 @@ def _dense_width(keys: Keys, table: Table, hidden: int, layer: int) -> int:
     return width
 
 
-def expert_weights(keys: Keys, table: Table, hidden: int, layer: int) -> tuple[Weight, ...]:
+def expert_weights(keys: Keys, table: Table, hidden: int) -> tuple[Weight, ...]:
     """Router, experts and shared experts of one sparse layer."""
-    experts = _per_layer(keys, "experts", layer) or 0
+    experts = keys.count("experts") or 0
     if not experts:
         return ()
-    active = _per_layer(keys, "experts_per_token", layer)
+    active = keys.count("experts_per_token")
     active = min(active, experts) if active is not None else experts
     inside = _latent_width(keys, table, hidden)
-    width = _per_layer(keys, "expert_width", layer) or _dense_width(keys, table, hidden, layer)
+    width = keys.count("expert_width") or _dense_width(keys, table, hidden)
     bias = keys.flag(table.get("expert_bias"))
     gated = keys.flag(table.get("gated", True), True)
     router_bias = keys.flag(table.get("router_bias"))
@@ -58,7 +54,8 @@ def expert_weights(keys: Keys, table: Table, hidden: int, layer: int) -> tuple[W
     def expert(name: str, outputs: int, inputs: int) -> Weight:
         return Weight(name, "expert", outputs, inputs, bias, experts, active, "expert")
 
-    weights = [Weight("router", "router", experts, hidden, router_bias)]
+    idle = keys.count(table["idle_experts"], [table["idle_experts"]]) or 0 if "idle_experts" in table else 0
+    weights = [Weight("router", "router", experts + idle, hidden, router_bias)]
     if inside != hidden:
         weights += [
             Weight("latent_down", "feed_forward", inside, hidden),
@@ -66,7 +63,8 @@ def expert_weights(keys: Keys, table: Table, hidden: int, layer: int) -> tuple[W
         ]
     weights += [expert("up_proj", width, inside), expert("down_proj", inside, width)]
     weights += [expert("gate_proj", width, inside)] if gated else []
-    return (*weights, *_shared_weights(keys, table, hidden, layer, width, gated))
+    extras = extra_weights(keys, table.get("extras", {}), {"hidden": hidden, "experts": experts})
+    return (*weights, *_shared_weights(keys, table, hidden, width, gated), *extras)
 
 
 def _latent_width(keys: Keys, table: Table, hidden: int) -> int:
@@ -74,10 +72,8 @@ def _latent_width(keys: Keys, table: Table, hidden: int) -> int:
     return (keys.count(key, [key]) or hidden) if key else hidden
 
 
-def _shared_weights(
-    keys: Keys, table: Table, hidden: int, layer: int, width: int, gated: bool
-) -> tuple[Weight, ...]:
-    shared = shared_width(keys, table, layer, width)
+def _shared_weights(keys: Keys, table: Table, hidden: int, width: int, gated: bool) -> tuple[Weight, ...]:
+    shared = shared_width(keys, table, width)
     if not shared:
         return ()
     found = [
@@ -91,28 +87,14 @@ def _shared_weights(
     return tuple(found)
 
 
-def shared_width(keys: Keys, table: Table, layer: int, width: int) -> int:
+def shared_width(keys: Keys, table: Table, width: int) -> int:
     """Values inside the shared experts of a layer, all of them together."""
     if table.get("shared") is False:
         return 0
     if table.get("shared_as_dense"):
-        return _dense_width(keys, {"width": table["shared_as_dense"]}, 0, layer)
-    count = _per_layer(keys, "shared_experts", layer)
+        return _dense_width(keys, {"width": table["shared_as_dense"]}, 0)
+    count = keys.count("shared_experts")
     one = keys.count("shared_width")
     if table.get("shared_width_total", True) and one:
         return one
     return (count or 0) * (one or width)
-
-
-def _per_layer(keys: Keys, quantity: str, layer: int) -> int | None:
-    """A count that some configs give as a list, one entry per layer."""
-    read = keys.find(quantity)
-    if read is None:
-        return None
-    key, value, source = read
-    if isinstance(value, list):
-        value = value[min(layer, len(value) - 1)] if value else None
-        if value is None:
-            return None
-    keys.origins[quantity] = source
-    return keys.whole(key, value, 0, 16777216)

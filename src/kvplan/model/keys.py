@@ -9,6 +9,7 @@ from kvplan.errors import BadConfig, shown
 from kvplan.facts.model_types import Spec, quantities
 from kvplan.figure import Source, Trust
 
+PER_LAYER = ("query_heads", "kv_heads", "ff_width")
 Read = tuple[str, Any, Source]  # key, value, where
 
 
@@ -23,6 +24,7 @@ class Keys:
         self.defaults: dict[str, Any] = spec.get("class_defaults", {})
         self.own_defaults: dict[str, Any] = spec.get("defaults", {})
         self.origins: dict[str, Source] = {}
+        self.layer: int | None = None  # which layer is being read, for keys that list one value each
 
     def spellings(self, quantity: str) -> list[str]:
         """The keys under which a quantity may stand, the type's own first."""
@@ -73,12 +75,21 @@ class Keys:
         if read is None:
             return None
         key, value, source = read
+        value = self.here(value)
+        if value is None:
+            return None
         self.origins[quantity] = source
         bounds = quantities().get(quantity, {})
         number = self.whole(key, value, bounds.get("at_least", 0), bounds.get("at_most", 2**40))
         if bounds.get("agree") and keys is None:
             self._agree(quantity, key, number)
         return number
+
+    def here(self, value: Any) -> Any:
+        """A value that may be a list with one entry per layer, at the layer being read."""
+        if isinstance(value, list) and self.layer is not None:
+            return value[min(self.layer, len(value) - 1)] if value else None
+        return value
 
     def need(self, quantity: str) -> int:
         """As `count`, but absence is an error that names the keys looked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kvplan.errors import BadConfig, shown
@@ -17,8 +18,9 @@ from kvplan.facts.model_types import (
 from kvplan.figure import Source, Trust
 from kvplan.model.attention import attention_of, compressed_weights
 from kvplan.model.context import max_context
+from kvplan.model.extras import extra_weights
 from kvplan.model.feed_forward import dense_weights, expert_weights
-from kvplan.model.keys import Keys
+from kvplan.model.keys import PER_LAYER, Keys
 from kvplan.model.model import Attention, Layer, Model, Weight
 from kvplan.model.spelling import spell
 from kvplan.model.state import state_of
@@ -82,7 +84,9 @@ def _text_part(raw: dict[str, Any], file: str) -> tuple[dict[str, Any], str]:
 def _spec(raw: dict[str, Any], text: dict[str, Any], file: str) -> tuple[str, Spec, list[str]]:
     outer, inner = _named_type(raw, file), _named_type(text, file)
     if inner is None and text is not raw:
-        inner = text_types().get(outer or "", None)
+        inner = text_types().get(outer or "")
+    if text is raw and outer is not None and not is_known(outer):
+        inner = text_types().get(outer, outer)
     for name in (inner,) if inner else (outer,):
         if name is not None and is_known(name):
             return name, spec_of(name), []
@@ -137,14 +141,16 @@ def _layers(keys: Keys, spec: Spec, notes: list[str]) -> tuple[tuple[Layer, ...]
     index = spell(spec["index_layers"], keys, count)[0] if "index_layers" in spec else ["own"] * count
     shared = _sharing(keys, spec, count)
     origins["layer_kinds"] = said_by
+    listed = _listed(keys, count)
     built: dict[tuple[Any, ...], Layer] = {}
     layers = []
     for i in range(count):
-        width = _width_of(keys, i)
-        ident = (words[i], dense[i], index[i], shared[i], width)
+        ident = (words[i], dense[i], index[i], shared[i], _at_layer(keys, listed, i))
         if ident not in built:
-            built[ident] = _layer(keys, spec, *ident[:4], i)
+            keys.layer = i
+            built[ident] = _layer(keys, spec, *ident[:4])
         layers.append(built[ident])
+    keys.layer = None
     return tuple(layers), origins
 
 
@@ -171,18 +177,29 @@ def _has_experts(keys: Keys) -> bool:
     return keys.whole(read[0], value, 0, quantities()["experts"]["at_most"]) > 0
 
 
-def _width_of(keys: Keys, layer: int) -> Any:
-    """What differs from layer to layer where a config gives feed-forward widths as lists."""
-    differing = []
-    for quantity in ("ff_width", "expert_width", "experts", "experts_per_token", "shared_experts"):
+def _listed(keys: Keys, count: int) -> dict[str, list[Any]]:
+    """The keys that state a number for each layer as a list."""
+    found: dict[str, list[Any]] = {}
+    for quantity in (*quantities(), *keys.spec["keys"]):
         for key in keys.spellings(quantity):
             value = keys.raw.get(key)
-            if isinstance(value, list):
-                item = value[layer] if layer < len(value) else None
-                if not isinstance(item, (int, float, type(None))):
-                    raise keys.wrong(key, item, "expected a whole number for each layer")
-                differing.append(item)
-    return tuple(differing)
+            if not isinstance(value, list) or key in found:
+                continue
+            found[key] = value
+            if quantity in PER_LAYER and len(value) < count:
+                raise keys.wrong(key, f"{len(value)} entries", f"{count} layers need one each")
+    return found
+
+
+def _at_layer(keys: Keys, listed: dict[str, list[Any]], layer: int) -> tuple[Any, ...]:
+    """What differs from layer to layer where a config gives numbers as lists."""
+    here = []
+    for key, values in listed.items():
+        item = values[layer] if layer < len(values) else None
+        if item is not None and not isinstance(item, (int, float)):
+            raise keys.wrong(key, item, "expected a whole number for each layer")
+        here.append(item)
+    return tuple(here)
 
 
 def _sharing(keys: Keys, spec: Spec, count: int) -> list[bool]:
@@ -196,35 +213,45 @@ def _sharing(keys: Keys, spec: Spec, count: int) -> list[bool]:
     return [i >= count - last or i % factor != 0 for i in range(count)]
 
 
-def _layer(keys: Keys, spec: Spec, word: str, dense: str, index: str, shared: bool, i: int) -> Layer:
+def _layer(keys: Keys, spec: Spec, word: str, dense: str, index: str, shared: bool) -> Layer:
     kind = _kind(spec, word)
     hidden = keys.count("hidden") or 0
-    attentions: list[Attention] = []
-    weights: list[Weight] = []
+    attentions, weights = _attention_part(keys, spec, kind, index == "own", shared)
     states = []
-    if kind.get("attention"):
-        table = overlay(spec["attention"], kind.get("attend", {}))
-        if kind.get("use_if") and not keys.flag(kind["use_if"]):
-            table = spec["attention"]
-        for _ in range(int(spec.get("attentions_per_layer", 1))):
-            found, its = _attentions(
-                keys, kind, {**table, "indexer": table.get("indexer") and index == "own"}, hidden
-            )
-            attentions += [_shared(a, shared) for a in found]
-            dropped = shared and (spec.get("shared_drops_kv") or "cla" in spec)
-            weights += [w for w in its if not (dropped and w.name in ("k_proj", "v_proj"))]
     if kind.get("state"):
         state, its = state_of(keys, kind["state"], spec.get(kind["state"], {}), hidden)
         states.append(state)
         weights += its
-        if kind.get("cross"):
-            cross, its = attention_of(keys, "cross", spec["attention"], hidden)
-            attentions.append(cross)
-            weights += its
-    weights += _feed_forward(keys, spec, kind, dense, hidden, i)
+    weights += _feed_forward(keys, spec, kind, dense, hidden, shared)
     weights += _norms(keys, spec, kind, hidden)
-    weights += _extras(keys, spec.get("layer_extras", {}) | kind.get("layer_extras", {}), hidden)
+    extras = spec.get("layer_extras", {}) | kind.get("layer_extras", {})
+    weights += extra_weights(keys, extras, {"hidden": hidden})
     return Layer(tuple(attentions), tuple(states), tuple(weights))
+
+
+def _attention_part(
+    keys: Keys, spec: Spec, kind: dict[str, Any], indexes: bool, shared: bool
+) -> tuple[list[Attention], list[Weight]]:
+    """The attentions of one layer, and their weights."""
+    attentions: list[Attention] = []
+    weights: list[Weight] = []
+    hidden = keys.count("hidden") or 0
+    if kind.get("attention"):
+        table = overlay(spec["attention"], kind.get("attend", {}))
+        if kind.get("use_if") and not keys.flag(kind["use_if"]):
+            table = spec["attention"]
+        table = {**table, "indexer": table.get("indexer") and indexes}
+        dropped = tuple(spec.get("shared_drops", ())) if shared else ()
+        for _ in range(int(spec.get("attentions_per_layer", 1))):
+            found, its = _attentions(keys, kind, table, hidden)
+            attentions += [_shared(a, shared) for a in found]
+            weights += [w for w in its if w.name not in dropped]
+    if kind.get("cross"):
+        table = overlay(spec["attention"], spec.get("cross_attention", {}))
+        cross, its = attention_of(keys, "cross", table, hidden)
+        attentions.append(cross)
+        weights += [replace(w, name=f"cross_{w.name}") for w in its]
+    return attentions, weights
 
 
 def _kind(spec: Spec, word: str) -> dict[str, Any]:
@@ -303,7 +330,7 @@ def _shared(a: Attention, shared: bool) -> Attention:
 
 
 def _feed_forward(
-    keys: Keys, spec: Spec, kind: dict[str, Any], dense: str, hidden: int, layer: int
+    keys: Keys, spec: Spec, kind: dict[str, Any], dense: str, hidden: int, shared: bool
 ) -> tuple[Weight, ...]:
     part = kind.get("feed_forward", "own")
     if part == "none":
@@ -311,19 +338,17 @@ def _feed_forward(
     if "block_width" in kind:
         return _block_weights(keys, spec, kind, hidden)
     sparse = part == "sparse" or (part == "own" and dense == "sparse")
-    found: tuple[Weight, ...] = ()
-    table = spec["experts"]
-    if sparse or (table.get("beside_dense") and dense == "sparse"):
-        found = expert_weights(keys, table, hidden, layer)
-    if not found or table.get("beside_dense"):
-        side = (
-            spec["feed_forward"]
-            if dense != "sparse" or not table.get("dense_width")
-            else {**spec["feed_forward"], "width": table["dense_width"]}
-        )
-        if not (found and not table.get("beside_dense")):
-            found += dense_weights(keys, side, hidden, layer)
-    return found
+    table, side = spec["experts"], spec["feed_forward"]
+    found = expert_weights(keys, table, hidden) if sparse else ()
+    if found and not table.get("beside_dense"):
+        return found
+    if found and table.get("dense_width"):
+        side = {**side, "width": table["dense_width"]}
+    if shared and keys.flag(side.get("double_when_shared")):
+        side = {**side, "width_numerator": 2}
+    beside = dense_weights(keys, side, hidden)
+    copies = int(table.get("dense_copies", 1)) if found else 1
+    return (*found, *(replace(w, copies=copies) for w in beside))
 
 
 def _block_weights(keys: Keys, spec: Spec, kind: dict[str, Any], hidden: int) -> tuple[Weight, ...]:
@@ -335,7 +360,7 @@ def _block_weights(keys: Keys, spec: Spec, kind: dict[str, Any], hidden: int) ->
         return (*linear, Weight("linear_mlp", "feed_forward", hidden, hidden))
     exact = int(2 * float(width) * hidden / 3)
     rounded = -(-exact // 256) * 256
-    return linear + dense_weights(keys, spec["feed_forward"], hidden, 0, rounded)
+    return linear + dense_weights(keys, spec["feed_forward"], hidden, rounded)
 
 
 def _norms(keys: Keys, spec: Spec, kind: dict[str, Any], hidden: int) -> tuple[Weight, ...]:
@@ -343,28 +368,6 @@ def _norms(keys: Keys, spec: Spec, kind: dict[str, Any], hidden: int) -> tuple[W
     count = int(kind.get("norms", block.get("norms", 2)))
     bias = keys.flag(block.get("norm_bias"))
     return (Weight("norms", "norm", count * hidden, 1, bias),) if count else ()
-
-
-def _extras(keys: Keys, extras: dict[str, Any], hidden: int) -> list[Weight]:
-    """Named additions of a model type, each a list of factors: numbers, `hidden`, or config keys."""
-    found = []
-    for name, entry in extras.items():
-        if "when" in entry and not keys.flag(entry["when"]):
-            continue
-        size = 1
-        for factor in entry["factors"]:
-            size *= factor if isinstance(factor, int) else _factor(keys, factor, hidden)
-        if size:
-            found.append(Weight(name, entry.get("part", "other"), size, split=entry.get("split", "none")))
-    return found
-
-
-def _factor(keys: Keys, name: str, hidden: int) -> int:
-    if name == "hidden":
-        return hidden
-    if name == "layers":
-        return keys.need("layers")
-    return keys.count(name, [name] if name not in quantities() else None) or 0
 
 
 def _tied(keys: Keys, raw: dict[str, Any], outer: dict[str, Any]) -> bool:
@@ -394,7 +397,7 @@ def _outer_weights(
         weights.append(Weight("final_norm", "norm", int(outer.get("final_norms", 1)) * hidden, 1, bias))
     if width != hidden:
         weights.append(Weight("project_in_out", "other", 2 * width, hidden))
-    return (*weights, *_extras(keys, outer.get("extras", {}), hidden))
+    return (*weights, *extra_weights(keys, outer.get("extras", {}), {"hidden": hidden}))
 
 
 def _dtype(raw: dict[str, Any], text: dict[str, Any], file: str) -> str:

@@ -24,6 +24,8 @@ def spell(rules: list[Rule], keys: Keys, count: int) -> tuple[Words, Source]:
             continue
         words = _RULES[rule["rule"]](rule, keys, count)
         if words is not None:
+            if "last" in rule:
+                words[-1] = rule["last"]
             return words, _said_by(rule, keys)
     return ["full"] * count, Source(Trust.ENGINE_RULE, f"no layer pattern in {keys.file}: all alike")
 

@@ -89,7 +89,7 @@ def _mamba2(keys: Keys, table: Table, hidden: int) -> Mixer:
     return state, tuple(weights)
 
 
-def _gated_delta_net(keys: Keys, table: Table, hidden: int) -> Mixer:
+def _gated_delta_net(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """Gated delta net: value heads × key width × value width (Yang et al. 2024)."""
     key_heads, value_heads = keys.need("linear_key_heads"), keys.need("linear_value_heads")
     key_width, value_width = keys.need("linear_key_width"), keys.need("linear_value_width")
@@ -115,7 +115,7 @@ def _gated_delta_net(keys: Keys, table: Table, hidden: int) -> Mixer:
     return state, weights
 
 
-def _kda(keys: Keys, table: Table, hidden: int) -> Mixer:
+def _kda(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """Kimi delta attention: heads × width × width, convolutions on q, k and v."""
     heads = keys.count("kda_heads", ["linear_attn_config.num_heads"]) or keys.need("query_heads")
     width = keys.count("kda_width", ["linear_attn_config.head_dim"]) or keys.need("head_width")
@@ -137,7 +137,7 @@ def _kda(keys: Keys, table: Table, hidden: int) -> Mixer:
     return state, weights
 
 
-def _short_conv(keys: Keys, table: Table, hidden: int) -> Mixer:
+def _short_conv(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """LFM2's gated short convolution: only its last columns are kept."""
     kernel = keys.need("conv_cache")
     bias = keys.flag("conv_bias")
@@ -152,7 +152,7 @@ def _short_conv(keys: Keys, table: Table, hidden: int) -> Mixer:
     return state, weights
 
 
-def _lightning(keys: Keys, table: Table, hidden: int) -> Mixer:
+def _lightning(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """Lightning attention: heads × width × width, no convolution (MiniMax-01)."""
     heads = keys.need("query_heads")
     width = keys.count("head_width") or hidden // heads
@@ -167,7 +167,7 @@ def _lightning(keys: Keys, table: Table, hidden: int) -> Mixer:
     return state, tuple(weights)
 
 
-def _rwkv4(keys: Keys, table: Table, hidden: int) -> Mixer:
+def _rwkv4(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """RWKV-4: three float32 vectors of hidden width, two tokens kept for the shift."""
     inner = keys.count("inner", ["attention_hidden_size"]) or hidden
     width = keys.count("ff_width") or 4 * hidden
@@ -208,7 +208,7 @@ def _rwkv5(keys: Keys, table: Table, hidden: int) -> Mixer:
     return state, weights
 
 
-def _xlstm(keys: Keys, table: Table, hidden: int) -> Mixer:
+def _xlstm(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """mLSTM: a matrix memory, a normaliser and a maximum per head (Beck et al. 2024)."""
     heads = keys.need("query_heads")
     qk = int(hidden * keys.real("qk_dim_factor", 0.5))
@@ -229,7 +229,7 @@ def _xlstm(keys: Keys, table: Table, hidden: int) -> Mixer:
     return state, weights
 
 
-def _rg_lru(keys: Keys, table: Table, hidden: int) -> Mixer:
+def _rg_lru(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """RG-LRU of Griffin: one float32 vector, a convolution before it."""
     width = keys.count("lru_width", ["lru_width"]) or hidden
     kernel = keys.count("conv_width") or 4
