@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import json
 import pkgutil
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import transformers
 from transformers import PretrainedConfig
 
 FACTS = Path(__file__).parents[1] / "src" / "kvplan" / "facts"
+LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "decoder_layers", "n_layers", "layers_block_type"}
 EXTRA = {"max_position_embeddings", "rope_parameters", "rope_scaling"}
 
 
@@ -34,6 +36,8 @@ def vocabulary() -> set[str]:
     """The config keys that kvplan may read."""
     files = [FACTS / "keys.toml", *sorted((FACTS / "model_types").glob("*.toml"))]
     found = set().union(*(strings(tomllib.loads(f.read_text(encoding="utf-8"))) for f in files))
+    for file in (FACTS.parent / "model").glob("*.py"):
+        found |= set(re.findall(r'"([A-Za-z_][\w.]+)"', file.read_text(encoding="utf-8")))
     return found | {key.split(".")[0] for key in found} | EXTRA
 
 
@@ -65,28 +69,59 @@ def defaults_of(cls: type[PretrainedConfig], wanted: set[str]) -> dict[str, Any]
     for alias, target in cls.attribute_map.items():
         if alias in wanted and target in defaults:
             defaults.setdefault(alias, defaults[target])
+    for key in sorted(key for key in wanted if "." in key):
+        value = nested(cls, key)
+        if value is not None:
+            defaults[key] = value
     return defaults
+
+
+def nested(cls: type[PretrainedConfig], path: str) -> Any:
+    """The default of a key inside a part of the config, such as attn_config.kv_n_heads."""
+    first = path.split(".")[0]
+    part = (cls.sub_configs or {}).get(first)
+    if part is None:
+        return None
+    here: Any = part()
+    for step in path.split(".")[1:]:
+        here = getattr(here, step, None)
+    return here if isinstance(here, (bool, int, float, str)) else None
+
+
+def decoder_type(cls: type[PretrainedConfig]) -> str | None:
+    """The decoder's model type when a multimodal config does not name it."""
+    for key in ("text_config", "llm_config", "language_config", "thinker_config"):
+        if key not in (cls.sub_configs or {}):
+            continue
+        try:
+            inner = getattr(cls(), key).get_text_config(decoder=True)
+        except Exception as error:  # noqa: BLE001 - some classes have no working defaults
+            print(cls.model_type, "has no default text config:", str(error).splitlines()[0])
+            inner = cls.sub_configs[key]
+        name = getattr(inner, "model_type", "")
+        if name and name != cls.model_type:
+            return str(name)
+    return None
 
 
 def main() -> None:
     wanted = vocabulary()
     types: dict[str, Any] = {}
     text_types: dict[str, str] = {}
+    tied: set[str] = set()
     for cls in config_classes():
         defaults = defaults_of(cls, wanted)
-        if any(
-            key in defaults
-            for key in ("num_hidden_layers", "n_layer", "num_layers", "decoder_layers", "n_layers")
-        ):
+        if LAYERS & {field.name for field in dataclasses.fields(cls)} | LAYERS & set(defaults):
             types[cls.model_type] = defaults
-        for key in ("text_config", "llm_config", "language_config"):
-            inner = (cls.sub_configs or {}).get(key)
-            name = getattr(inner, "model_type", "")
-            if name:
-                text_types[cls.model_type] = name
+        inner = decoder_type(cls)
+        if inner:
+            text_types[cls.model_type] = inner
+            if getattr(cls, "tie_word_embeddings", False):
+                tied.add(cls.model_type)
     document = {
         "source": f"transformers {transformers.__version__}",
         "text_types": text_types,
+        "tied_wrappers": sorted(tied),
         "types": types,
     }
     lines = [f"  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(types.items())]

@@ -69,6 +69,11 @@ def text_types() -> dict[str, str]:
     return found
 
 
+def wrapper_is_tied(model_type: str) -> bool:
+    """Whether a multimodal config of that type shares head and embedding unless it says otherwise."""
+    return model_type in store.json_file("class_defaults.json")["tied_wrappers"]
+
+
 def class_source() -> str:
     """The library and version the class defaults were read from."""
     return str(store.json_file("class_defaults.json")["source"])

@@ -50,6 +50,10 @@ def _grouped(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attentio
 
 
 def _query_heads(keys: Keys, table: Table) -> int:
+    if "query_heads_product" in table and not keys.stated("num_attention_heads"):
+        factors = [keys.need(name) for name in table["query_heads_product"]]
+        keys.origins["query_heads"] = keys.origins[table["query_heads_product"][0]]
+        return factors[0] * factors[1]
     own = keys.count("query_heads", table["query_heads"]) if "query_heads" in table else None
     return own or keys.need("query_heads")
 
@@ -124,6 +128,8 @@ def _grouped_weights(keys: Keys, table: Table, a: Attention, hidden: int) -> tup
         weights.append(Weight("v_proj", "attention", v, source, bias, split="kv"))
     out = a.query_heads * a.value_width
     weights.append(Weight("o_proj", "attention", hidden, out, out_bias, split="row"))
+    if table.get("routed"):
+        weights = [*_routed(keys, a, hidden), *weights[1:-1]]
     if "gate" in table:
         gates = a.query_heads * (1 if table["gate"] == "head" else a.value_width)
         weights.append(Weight("g_proj", "attention", gates, source, split="column"))
@@ -137,6 +143,17 @@ def _grouped_weights(keys: Keys, table: Table, a: Attention, hidden: int) -> tup
     if keys.flag(table.get("sinks")):
         weights.append(Weight("sinks", "norm", a.query_heads))
     return (*weights, *_index_weights(table, a, hidden, hidden), *_extras(keys, table, a, hidden))
+
+
+def _routed(keys: Keys, a: Attention, hidden: int) -> list[Weight]:
+    """JetMoe: queries and outputs are experts, each with one query head per KV head."""
+    experts, active = keys.need("experts"), keys.need("experts_per_token")
+    width = a.kv_heads * a.key_width
+    return [
+        Weight("q_experts", "expert", width, hidden, False, experts, active, "expert"),
+        Weight("o_experts", "expert", hidden, width, False, experts, active, "expert"),
+        Weight("attention_router", "router", experts, hidden),
+    ]
 
 
 def _extras(keys: Keys, table: Table, a: Attention, hidden: int) -> tuple[Weight, ...]:

@@ -28,16 +28,28 @@ def extra_weights(keys: Keys, extras: dict[str, Any], known: dict[str, int]) -> 
     return tuple(found)
 
 
-def _product(keys: Keys, factors: list[int | str], known: dict[str, int]) -> int:
+def _product(keys: Keys, factors: list[Any], known: dict[str, int]) -> int:
     size = 1
     for factor in factors:
-        size *= factor if isinstance(factor, int) else _factor(keys, factor, known)
-    return size
+        size *= _factor(keys, factor, known)
+    return max(0, size)
 
 
-def _factor(keys: Keys, name: str, known: dict[str, int]) -> int:
+def _factor(keys: Keys, factor: Any, known: dict[str, int]) -> int:
+    """A number, a name, or a table: a key with a `default` (or the product `else`), `plus`, `over`."""
+    if isinstance(factor, int):
+        return factor
+    if isinstance(factor, dict):
+        value = _named(keys, factor["key"], known)
+        if value is None:
+            value = _product(keys, factor["else"], known) if "else" in factor else factor.get("default", 0)
+        return (int(value) + int(factor.get("plus", 0))) // int(factor.get("over", 1))
+    return _named(keys, factor, known) or 0
+
+
+def _named(keys: Keys, name: str, known: dict[str, int]) -> int | None:
     if name in known:
         return known[name]
     if name == "layers":
         return keys.need("layers")
-    return keys.count(name, [name] if name not in quantities() else None) or 0
+    return keys.count(name, [name] if name not in quantities() else None)

@@ -14,13 +14,21 @@ Table = dict[str, Any]
 def dense_weights(keys: Keys, table: Table, hidden: int, width: int | None = None) -> tuple[Weight, ...]:
     """Two matrices, or three when gated; the width is the config's or a multiple of hidden."""
     width = _dense_width(keys, table, hidden) if width is None else width
-    gated, bias = keys.flag(table.get("gated")), keys.flag(table.get("bias"))
+    gated, bias = _gated(keys, table), keys.flag(table.get("bias"))
     if not width:
         return ()
     up = Weight("up_proj", "feed_forward", width, hidden, bias, split="column")
     down = Weight("down_proj", "feed_forward", hidden, width, bias, split="row")
     gate = (Weight("gate_proj", "feed_forward", width, hidden, bias, split="column"),) if gated else ()
     return (*gate, up, down)
+
+
+def _gated(keys: Keys, table: Table) -> bool:
+    """Whether there is a third matrix: as the type says, or as the text under a key begins."""
+    if "gated_when" in table:
+        rule = table["gated_when"]
+        return (keys.text(rule["key"]) or "").startswith(rule["starts"])
+    return keys.flag(table.get("gated"))
 
 
 def _dense_width(keys: Keys, table: Table, hidden: int) -> int:

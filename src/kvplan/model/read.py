@@ -14,6 +14,7 @@ from kvplan.facts.model_types import (
     spec_of,
     text_types,
     with_defaults,
+    wrapper_is_tied,
 )
 from kvplan.figure import Source, Trust
 from kvplan.model.attention import attention_of, compressed_weights
@@ -159,7 +160,7 @@ def _layer_count(keys: Keys, spec: Spec) -> int:
     stated = any(keys.stated(key) for key in keys.spellings("layers"))
     if stated and count is not None:
         return count
-    for key in spec.get("layers_from", ()):
+    for key in sorted(spec.get("layers_from", ()), key=lambda key: not keys.stated(key)):
         read = keys.find(key, [key])
         if read and isinstance(read[1], (list, str)) and read[1]:
             keys.origins["layers"] = Source(Trust.STATED, f"{keys.file} length of {key}")
@@ -376,6 +377,8 @@ def _tied(keys: Keys, raw: dict[str, Any], outer: dict[str, Any]) -> bool:
         for table in (keys.raw, raw):
             if isinstance(table.get(key), bool):
                 return bool(table[key])
+    if wrapper_is_tied(str(raw.get("model_type"))):
+        return True
     read = keys.find("tied", outer["tied"])
     return bool(read[1]) if read is not None else bool(outer.get("tied_default", False))
 

@@ -24,8 +24,10 @@ def spell(rules: list[Rule], keys: Keys, count: int) -> tuple[Words, Source]:
             continue
         words = _RULES[rule["rule"]](rule, keys, count)
         if words is not None:
-            if "last" in rule:
-                words[-1] = rule["last"]
+            words = words[:-1] + [rule.get("last", words[-1])]
+            if "first" in rule:
+                first = rule.get("first_layers", 1)
+                words = ([rule["first"]] * first + words[first:])[:count]
             return words, _said_by(rule, keys)
     return ["full"] * count, Source(Trust.ENGINE_RULE, f"no layer pattern in {keys.file}: all alike")
 
@@ -104,6 +106,8 @@ def _number(rule: Rule, name: str, keys: Keys) -> int | None:
         return rule.get(name)
     if not isinstance(read[1], int):
         return None  # the same key spelt another way (a string pattern): another rule's
+    if name == "end" and read[1] == -1:
+        return None
     return keys.whole(read[0], read[1], 0, 4096)
 
 

@@ -115,17 +115,21 @@ def _gated_delta_net(keys: Keys, _table: Table, hidden: int) -> Mixer:
     return state, weights
 
 
-def _kda(keys: Keys, _table: Table, hidden: int) -> Mixer:
+def _kda(keys: Keys, table: Table, hidden: int) -> Mixer:
     """Kimi delta attention: heads × width × width, convolutions on q, k and v."""
-    heads = keys.count("kda_heads", ["linear_attn_config.num_heads"]) or keys.need("query_heads")
-    width = keys.count("kda_width", ["linear_attn_config.head_dim"]) or keys.need("head_width")
-    kernel = keys.count("kda_kernel", ["linear_attn_config.short_conv_kernel_size"]) or 4
+    heads = keys.count("linear_heads") or keys.need("query_heads")
+    width = keys.count("linear_width") or keys.need("head_width")
+    kernel = keys.count("linear_kernel") or 4
     inner = heads * width
+    low_rank = (
+        Weight("f_a_g_a", "state", 2 * width, hidden),
+        Weight("f_b_g_b", "state", 2 * inner, width, split="column"),
+    )
+    full_rank = (Weight("f_g", "state", 2 * inner, hidden, split="column"),)
     weights = (
         Weight("qkv_proj", "state", 3 * inner, hidden, split="column"),
         Weight("conv1d", "state", 3 * inner, kernel, split="column"),
-        Weight("f_a_g_a", "state", 2 * width, hidden),
-        Weight("f_b_g_b", "state", 2 * inner, width, split="column"),
+        *(full_rank if table.get("full_gates") else low_rank),
         Weight("b_proj", "state", heads, hidden, split="column"),
         Weight("A_dt", "state", heads + inner, split="column"),
         Weight("norm", "norm", width),
