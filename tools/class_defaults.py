@@ -105,6 +105,7 @@ def decoder_type(cls: type[PretrainedConfig]) -> str | None:
 
 
 def main() -> None:
+    """Write the file and say how much is in it."""
     wanted = vocabulary()
     types: dict[str, Any] = {}
     text_types: dict[str, str] = {}

@@ -35,10 +35,8 @@ def spec_of(model_type: str) -> Spec:
 
 
 def with_defaults(spec: Spec, model_type: str) -> Spec:
-    """The spec with the class defaults of that model type in place of any other's."""
-    defaults = class_defaults().get(model_type)
-    if defaults is None:
-        return spec
+    """The spec with that model type's class defaults and no other's: none where it has no class."""
+    defaults = class_defaults().get(model_type, {})
     source = f"{model_type} class default, {class_source()}"
     return {**spec, "class_defaults": defaults, "class_source": source}
 

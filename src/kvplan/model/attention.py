@@ -105,6 +105,7 @@ def _window(keys: Keys, kind: str, table: Table) -> int | None:
     window = keys.count("window", table.get("window") or spelt)
     if not window:
         return None
+    window //= int(table.get("window_divisor", 1))
     if keys.raw.get(table.get("window_half_when", "")) in (True, "all"):
         window = window // 2 + 1
     context = keys.count("context", table.get("inert_against"))
@@ -163,6 +164,7 @@ def _extras(keys: Keys, table: Table, a: Attention, hidden: int) -> tuple[Weight
         "kv_heads": a.kv_heads,
         "key_width": a.key_width,
         "value_width": a.value_width,
+        "kv_rank": a.latent.kv_rank if a.latent else 0,
     }
     return extra_weights(keys, table.get("extras", {}), known)
 
@@ -186,24 +188,31 @@ def _index_weights(table: Table, a: Attention, hidden: int, query_input: int) ->
 
 
 def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention, tuple[Weight, ...]]:
+    def stated(quantity: str) -> int:
+        return keys.count(quantity, table.get(quantity)) or 0
+
     heads = _query_heads(keys, table)
-    kv_rank = keys.need("kv_rank")
-    rope, nope = keys.count("rope_width") or 0, keys.count("nope_width") or 0
-    q_rank = keys.count("q_rank")
+    kv_rank = stated("kv_rank") or keys.need("kv_rank")
+    rope, nope = stated("rope_width"), stated("nope_width")
+    if table.get("no_rope"):  # the rotary part is spent on the other one
+        rope, nope = 0, rope + nope
     index = keys.count("index_width") or 0 if table.get("indexer") else 0
-    latent = Latent(kv_rank, rope, nope, keys.count("latent_value_width") or nope, q_rank)
+    value = stated("latent_value_width") or nope
+    latent = Latent(kv_rank, rope, nope, value, stated("q_rank") or None)
     found = Attention(
         kind="latent",
         query_heads=heads,
         kv_heads=1,
         key_width=kv_rank + rope,
         value_width=0,
+        window=_window(keys, kind, table),
         index_width=index,
         index_heads=keys.count("index_heads") or 0 if index else 0,
         latent=latent,
         origins=dict(keys.origins),
     )
-    return found, _latent_weights(keys, table, found, latent, hidden)
+    weights = _latent_weights(keys, table, found, latent, hidden)
+    return found, tuple(w for w in weights if w.name not in table.get("without", ()))
 
 
 def _latent_weights(keys: Keys, table: Table, a: Attention, m: Latent, hidden: int) -> tuple[Weight, ...]:

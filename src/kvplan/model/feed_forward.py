@@ -35,7 +35,8 @@ def _dense_width(keys: Keys, table: Table, hidden: int) -> int:
     names = table.get("width") or keys.spellings("ff_width")
     read = keys.find("ff_width", names)
     if read is None:
-        return int(table.get("times_hidden", 4)) * hidden
+        times = table.get("times_key")
+        return ((keys.count(times, [times]) if times else None) or 4) * hidden
     width = keys.whole(read[0], keys.here(read[1]), 0, 16777216)
     width = width * int(table.get("width_numerator", 1)) // int(table.get("width_denominator", 1))
     if table.get("auto_adjust") and keys.flag(table["auto_adjust"], bool(table.get("auto_adjust_default"))):

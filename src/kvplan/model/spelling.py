@@ -50,7 +50,7 @@ def _applies(rule: Rule, keys: Keys) -> bool:
     return not ("unless" in rule and keys.flag(rule["unless"]))
 
 
-def _all(rule: Rule, keys: Keys, count: int) -> Words | None:
+def _all(rule: Rule, _keys: Keys, count: int) -> Words | None:
     return [str(rule["kind"])] * count
 
 
@@ -59,6 +59,8 @@ def _list(rule: Rule, keys: Keys, count: int) -> Words | None:
     listed = keys.list_of(rule["key"])
     if listed is None:
         return None
+    if rule.get("repeats"):
+        listed = (listed * count)[:count]
     if len(listed) < count or (len(listed) > count and not rule.get("longer")):
         raise keys.wrong(
             rule["key"],
@@ -96,7 +98,18 @@ def _every(rule: Rule, keys: Keys, count: int) -> Words | None:
         return None
     if at is None or at < 0:
         at = period - 1
-    return [rule["kind"] if i % period == at % period else rule["otherwise"] for i in range(count)]
+    until = _number(rule, "until", keys)
+    until = count if until is None else until
+    words = [
+        rule["kind"] if i % period == at % period and i < until else rule["otherwise"] for i in range(count)
+    ]
+    return words[::-1] if rule.get("from_end") else words
+
+
+def _pattern(rule: Rule, _keys: Keys, count: int) -> Words | None:
+    """The words given, over and over."""
+    words: Words = rule["words"]
+    return (words * count)[:count]
 
 
 def _number(rule: Rule, name: str, keys: Keys) -> int | None:
@@ -185,6 +198,7 @@ _RULES: dict[str, Callable[[Rule, Keys, int], Words | None]] = {
     "list": _list,
     "string": _string,
     "every": _every,
+    "pattern": _pattern,
     "before": _before,
     "indices": _indices,
     "steps": _steps,

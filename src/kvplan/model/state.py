@@ -89,10 +89,14 @@ def _mamba2(keys: Keys, table: Table, hidden: int) -> Mixer:
     return state, tuple(weights)
 
 
-def _gated_delta_net(keys: Keys, _table: Table, hidden: int) -> Mixer:
+def _gated_delta_net(keys: Keys, table: Table, hidden: int) -> Mixer:
     """Gated delta net: value heads × key width × value width (Yang et al. 2024)."""
     key_heads, value_heads = keys.need("linear_key_heads"), keys.need("linear_value_heads")
-    key_width, value_width = keys.need("linear_key_width"), keys.need("linear_value_width")
+    key_width, value_width = keys.count("linear_key_width"), keys.count("linear_value_width")
+    if key_width is None and "key_share" in table:  # OLMo-Hybrid derives its widths
+        key_width = int(table["key_share"] * hidden / key_heads)
+    key_width = key_width or keys.need("linear_key_width")
+    value_width = value_width or (2 * key_width if "key_share" in table else keys.need("linear_value_width"))
     kernel = keys.need("conv_width")
     keys_total, values_total = key_heads * key_width, value_heads * value_width
     channels = 2 * keys_total + values_total
