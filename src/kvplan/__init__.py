@@ -4,7 +4,9 @@ Each verb is a function that returns the document its command prints with `--jso
 """
 
 from kvplan.errors import KvplanError
+from kvplan.verbs.listing import accelerators, models
+from kvplan.verbs.plan import plan
 from kvplan.verbs.size import size
 
 __version__ = "0.1.0"
-__all__ = ["KvplanError", "size"]
+__all__ = ["KvplanError", "accelerators", "models", "plan", "size"]

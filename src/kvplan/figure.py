@@ -223,31 +223,31 @@ def _record(symbol: str, compute: Callable[[Any, Any], Any], a: Number, b: Numbe
     return Figure(compute(value_of(a), value_of(b)), symbol=symbol, parts=(_lift(a), _lift(b)))
 
 
-def _choice(symbol: str, compute: Callable[..., Any], *xs: Number) -> Any:
+def _choice(symbol: str, compute: Callable[..., Any], *xs: Number) -> Number:
     if any(isinstance(x, Figure) for x in xs):
         parts = tuple(_lift(x) for x in xs)
         return Figure(compute(*map(value_of, xs)), symbol=symbol, parts=parts)
-    return compute(*xs)
+    return cast(Number, compute(*xs))
 
 
-def least(*xs: Number) -> Any:
+def least(*xs: Number) -> Number:
     """The smallest; on a figure the choice is recorded."""
     return _choice("least", min, *xs)
 
 
-def most(*xs: Number) -> Any:
+def most(*xs: Number) -> Number:
     """The largest; on a figure the choice is recorded."""
     return _choice("most", max, *xs)
 
 
-def whole(x: Number) -> Any:
+def whole(x: Number) -> Number:
     """Rounded down to a whole number."""
     return _choice("whole", math.floor, x)
 
 
-def ceiling(x: Number, y: Number) -> Any:
+def ceiling(x: Number, y: Number) -> Number:
     """x ÷ y rounded up, exact on integers."""
-    return _choice("ceiling", lambda a, b: -(-a // b), x, y)
+    return _choice("ceiling", lambda a, b: int(-(-a // b)), x, y)
 
 
 def total(parts: list[Any]) -> Any:
@@ -286,7 +286,7 @@ def named(name: str, unit: str, x: Any, doc: str = "") -> Any:
     return _name(x, name, unit, doc) if isinstance(x, Figure) else x
 
 
-def bare(name: str, value: float, unit: str, source: Source) -> float:
+def bare(_name: str, value: float, _unit: str, _source: Source) -> float:
     """The leaf of a sweep: only the number."""
     return value
 
@@ -294,3 +294,8 @@ def bare(name: str, value: float, unit: str, source: Source) -> float:
 def sourced(name: str, value: float, unit: str, source: Source) -> Figure:
     """The leaf of an explanation: the number with its source."""
     return Figure(value, unit, name, source)
+
+
+def power(x: Number, y: Number) -> Number:
+    """x to the power y."""
+    return _choice("power", lambda a, b: a**b, x, y)

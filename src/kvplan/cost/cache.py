@@ -130,7 +130,7 @@ def check_split(model: Model, tp: int) -> None:
         a = group.attention
         if tp > 1 and a.latent is None and a.kv_heads % tp and tp % a.kv_heads:
             raise BadInput(
-                f"--tp: {tp} neither divides nor repeats the {a.kv_heads} KV heads; use a divisor or a multiple"
+                f"--tp: {tp} neither divides nor repeats {a.kv_heads} KV heads; use a divisor or multiple"
             )
 
 

@@ -57,7 +57,7 @@ class Accelerator:
     def source(self, figure: str) -> Source:
         """Where a figure of this accelerator comes from; disputed ones are assumptions."""
         doubts = [text for text in self.unsure if _is_about(figure, text)]
-        where = f"{self.name}: {', '.join(self.sources) or 'no source'}"
+        where = f"{self.name}, kvplan accelerators {self.key} ({', '.join(self.sources) or 'no source'})"
         if doubts:
             return Source(Trust.ASSUMED, f"{where}; unsure: {'; '.join(doubts)}")
         return Source(Trust.STATED, where)
@@ -76,10 +76,16 @@ def _is_about(figure: str, doubt: str) -> bool:
 def accelerators() -> tuple[Accelerator, ...]:
     """Every built-in accelerator."""
     document = store.json_file("accelerators.json")
-    return tuple(_accelerator(row, document["sources"]) for row in document["gpus"])
+    return tuple(_accelerator(row) for row in document["gpus"])
 
 
-def _accelerator(row: dict[str, Any], sources: dict[str, str]) -> Accelerator:
+def source_names() -> dict[str, str]:
+    """What each short source name stands for."""
+    found: dict[str, str] = store.json_file("accelerators.json")["sources"]
+    return found
+
+
+def _accelerator(row: dict[str, Any]) -> Accelerator:
     mib, exact = row["memory_mib_reported"], row["cuda_total_bytes"]
     link = row["interconnect_gbps_per_gpu_bidir"]
     return Accelerator(
@@ -93,7 +99,7 @@ def _accelerator(row: dict[str, Any], sources: dict[str, str]) -> Accelerator:
         peaks={k: v * 1e12 for k, v in row["dense_tflops"].items() if v},
         link_bytes_per_second=link * 1e9 / 2 if link else None,
         power_watts=row["tdp_w"],
-        sources=tuple(sources.get(s, s) for s in row["sources"]),
+        sources=tuple(row["sources"]),
         unsure=tuple(row["unsure"]),
         notes=row["notes"],
     )

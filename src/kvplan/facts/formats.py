@@ -50,7 +50,7 @@ def find_format(name: str, field: str, use: str = "kv") -> Format:
     if known is None:
         raise UnknownName(
             f"{field}: {shown(name)} is not a known number format; "
-            f"{did_you_mean(name, _known()) or 'see docs/formats.md'}"
+            f"{did_you_mean(name, _known()) or 'known: ' + ', '.join(format_names(use))}"
         )
     entry = {k: v for k, v in store.toml("formats.toml")[known].items() if k != "aliases"}
     found = Format(name=known, **{**entry, "use": tuple(entry["use"])})

@@ -1,0 +1,223 @@
+"""The command line: flags in, a report or one JSON document out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import kvplan
+from kvplan.errors import BadInput, KvplanError, shown
+
+if TYPE_CHECKING:
+    from kvplan.verbs.answer import Answer
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="What an LLM's KV cache costs, what fits, and how fast it can go, before renting a GPU.",
+    epilog="Sizes: 80GB is 80 × 10^9 bytes, 74.5GiB is 74.5 × 2^30. Times: 0.5s, 30ms.",
+)
+
+_Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="a built-in id or short name, a config.json, or a folder with one"),
+]
+_Json = Annotated[bool, typer.Option("--json", help="one JSON document, nothing else")]
+_Explain = Annotated[
+    str,
+    typer.Option(
+        "--explain",
+        metavar="[NAME]",
+        help="formula, numbers put in, result and sources of one figure, or of all",
+    ),
+]
+_Tp = Annotated[int, typer.Option("--tp", help="tensor-parallel ranks; figures are one rank's")]
+_Kv = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bfloat16, fp8, fp8_ds_mla, nvfp4, q8_0, …")]
+_ALL = "*"
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="print the version")] = False) -> None:
+    if version:
+        typer.echo(f"kvplan {kvplan.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def size(
+    model: _Model,
+    tokens: Annotated[int, typer.Option(help="tokens of one sequence")] = 1,
+    batch: Annotated[int, typer.Option(help="sequences")] = 1,
+    tp: _Tp = 1,
+    kv_cache_dtype: _Kv = "auto",
+    image_tokens: Annotated[int, typer.Option(help="image tokens that cross-attention keeps")] = 0,
+    encoder_tokens: Annotated[int, typer.Option(help="encoder positions that cross-attention keeps")] = 0,
+    as_json: _Json = False,
+    explain: _Explain = "",
+) -> None:
+    """What one token, one sequence and one batch cost in cache; no hardware needed."""
+    answer = kvplan.size(
+        model,
+        tokens=tokens,
+        batch=batch,
+        tp=tp,
+        kv_cache_dtype=kv_cache_dtype,
+        image_tokens=image_tokens,
+        encoder_tokens=encoder_tokens,
+    )
+    asked = {"tokens": tokens, "batch": batch, "tp": tp}
+    _show(answer, "size", as_json, explain, asked)
+
+
+@app.command()
+def plan(
+    model: _Model,
+    gpu: Annotated[str, typer.Option("--gpu", help="h100, H100-SXM-80GB, rtx4090, … (kvplan accelerators)")],
+    tp: _Tp = 1,
+    gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help="instead of the catalogue's memory")] = "",
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(help="share of the device, vLLM's default else")
+    ] = 0,
+    max_model_len: Annotated[int, typer.Option(help="longest sequence, the model's own else")] = 0,
+    kv_cache_dtype: _Kv = "auto",
+    prompt_tokens: Annotated[int, typer.Option(help="tokens of one prompt")] = 2048,
+    output_tokens: Annotated[int, typer.Option(help="tokens of one output")] = 256,
+    batch: Annotated[
+        int, typer.Option(help="sequences that start together; as many as fit, at most 32, else")
+    ] = 0,
+    as_json: _Json = False,
+    explain: _Explain = "",
+    check: Annotated[bool, typer.Option("--check", help="exit 1 when it does not fit")] = False,
+) -> None:
+    """The one-page answer: memory, capacity, floors of prefill and decode, limits, levers, launch."""
+    given = _given()
+    answer = kvplan.plan(
+        model,
+        gpu=gpu,
+        tp=tp,
+        gpu_memory=gpu_memory if "gpu_memory" in given else None,
+        gpu_memory_utilization=gpu_memory_utilization if "gpu_memory_utilization" in given else None,
+        max_model_len=max_model_len if "max_model_len" in given else None,
+        kv_cache_dtype=kv_cache_dtype,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        batch=batch if "batch" in given else None,
+    )
+    asked = {"gpu": gpu, "tp": tp, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    _show(answer, "plan", as_json, explain, asked)
+    if check and not answer["fit"]["capacity"]["fits"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def models(
+    filter: Annotated[
+        str, typer.Argument(metavar="[FILTER]", help="part of an id, a family or a model type")
+    ] = "",
+    as_json: _Json = False,
+) -> None:
+    """The built-in models, with where each config was seen and how far it can be trusted."""
+    _listing(kvplan.models(filter), "models", as_json)
+
+
+@app.command()
+def accelerators(
+    filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="part of a name or a vendor")] = "",
+    as_json: _Json = False,
+) -> None:
+    """The built-in accelerators: memory, bandwidth, dense peaks, with their sources."""
+    _listing(kvplan.accelerators(filter), "accelerators", as_json)
+
+
+def _given() -> set[str]:
+    """The options the user wrote, as opposed to those left at their default."""
+    context: Any = _context()
+    return {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
+
+
+def _context() -> Any:
+    from typer._click.globals import get_current_context
+
+    return get_current_context()
+
+
+def _show(answer: Answer, verb: str, as_json: bool, explain: str, asked: dict[str, Any]) -> None:
+    for note in answer.get("notes", ()):
+        print(f"kvplan: note: {note}", file=sys.stderr)
+    if explain:
+        text = answer.explain(None if explain == _ALL else explain)
+        if as_json:
+            raise BadInput("--explain: prints text, --json a document; give one of them")
+        print(text)
+    elif as_json:
+        print(json.dumps(answer, indent=1))
+    else:
+        from kvplan.faces import text as face
+
+        face.show(verb, answer, asked)
+
+
+def _listing(rows: list[dict[str, Any]], verb: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    else:
+        from kvplan.faces import text as face
+
+        face.show_listing(verb, rows)
+
+
+def _with_optional_name(arguments: list[str]) -> list[str]:
+    """`--explain` alone means all: give it its value where the next word is another option."""
+    found = []
+    for i, word in enumerate(arguments):
+        alone = i + 1 == len(arguments) or arguments[i + 1].startswith("-")
+        found.append(f"--explain={_ALL}" if word == "--explain" and alone else word)
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command; every error is one line on standard error and exit status 2."""
+    words = _with_optional_name(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = app(words, prog_name="kvplan", standalone_mode=False)
+    except KvplanError as error:
+        _fail(str(error))
+    except typer.TyperException as error:
+        _fail(_usage(error, words))
+    except typer.Abort:
+        _fail("stopped", 130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone: nothing more to say
+        raise SystemExit(0) from None
+    else:
+        raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: Exception, words: list[str]) -> str:
+    """One line for a misused option: the flag, the value it was given, and where to look."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    hint = f"see {context.command_path} --help" if context is not None else "see kvplan --help"
+    flags = getattr(parameter, "opts", [])
+    value = next((_value_of(flag, words) for flag in flags if _value_of(flag, words) is not None), None)
+    if value is not None:
+        return f"{flags[0]}: {shown(value)} cannot be used: {error}; {hint}"
+    message = getattr(error, "format_message", lambda: str(error))()
+    return f"{message.rstrip('.')}; {hint}"
+
+
+def _value_of(flag: str, words: list[str]) -> str | None:
+    for i, word in enumerate(words):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+        if word == flag and i + 1 < len(words):
+            return words[i + 1]
+    return None
+
+
+def _fail(message: str, status: int = 2) -> None:
+    print(f"kvplan: error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(status)

@@ -1,0 +1,248 @@
+"""How answers look in a terminal. Human units live here and nowhere deeper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvplan.units import bytes_text, count_text, decimal_text, seconds_text
+from kvplan.verbs.answer import Answer
+
+Row = tuple[str, str, str]
+_BAR = 60
+_PIPE_WIDTH = 110
+_PARTS = (
+    ("weight_bytes", "weights", "blue"),
+    ("activation_bytes", "activations", "magenta"),
+    ("graph_bytes", "graphs", "yellow"),
+    ("overhead_bytes", "overhead", "red"),
+    ("kv_pool_bytes", "KV cache", "green"),
+)
+_GLYPHS = {"weights": "█", "activations": "▓", "graphs": "▒", "overhead": "▚", "KV cache": "░"}
+
+
+def console() -> Console:
+    """Standard output; where it is no terminal, plain and of a fixed width."""
+    out = Console(highlight=False, soft_wrap=True)
+    return out if out.is_terminal else Console(highlight=False, soft_wrap=True, width=_PIPE_WIDTH)
+
+
+def show(verb: str, answer: Answer, asked: dict[str, Any]) -> None:
+    """Print the report of one verb, ending with what it rests on."""
+    out = console()
+    _REPORTS[verb](out, answer, asked)
+    _rests_on(out, answer)
+
+
+def _rests_on(out: Console, answer: Answer) -> None:
+    weakest = answer.rests_on()
+    label = weakest[0].source.trust.label if weakest and weakest[0].source else ""
+    out.print()
+    out.print(f"[bold]rests on[/bold] (weakest inputs, {label}):")
+    for figure in weakest[:5]:
+        where = figure.source.where if figure.source else ""
+        out.print(Text(f"  {figure.name}: {where}"))
+    if len(weakest) > 5:
+        out.print(f"  and {len(weakest) - 5} more: --explain")
+
+
+def _lines(out: Console, rows: list[Row]) -> None:
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    for _ in range(3):
+        table.add_column()
+    table.columns[1].justify = "right"
+    for name, value, remark in rows:
+        table.add_row(Text(name), Text(value, style="bold"), Text(remark, style="dim"))
+    out.print(table)
+
+
+def _size(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
+    model, kv = answer["model"], answer["kv"]
+    out.print(Text(_headline(model), style="bold"))
+    kinds = ", ".join(f"{n} {kind}" for kind, n in kv["layer_kinds"].items())
+    out.print(Text(f"{model['layers']} layers: {kinds}; cache in {kv['dtype']}" + _on_rank(asked["tp"])))
+    out.print()
+    rows: list[Row] = [("one token", bytes_text(kv["bytes_per_token"]), _against_mha(kv))]
+    if kv["window_tokens"]:
+        after = f"once {count_text(kv['window_tokens'])}-token windows are full"
+        rows.append(("one token later", bytes_text(kv["bytes_per_token_after_windows"]), after))
+    if kv["indexer_bytes_per_token"]:
+        rows.append(("index keys", bytes_text(kv["indexer_bytes_per_token"]), "per token, sparse attention"))
+    if kv["state_bytes_per_sequence"]:
+        rows.append(
+            ("state", bytes_text(kv["state_bytes_per_sequence"]), "per sequence, whatever its length")
+        )
+    rows.append(
+        (f"{count_text(asked['tokens'])} tokens", bytes_text(kv["bytes_per_sequence"]), "one sequence")
+    )
+    if asked["batch"] > 1:
+        rows.append((f"{count_text(asked['batch'])} sequences", bytes_text(kv["bytes_total"]), "the batch"))
+    _lines(out, rows)
+
+
+def _headline(model: dict[str, Any]) -> str:
+    size = decimal_text(model["parameters"], "")
+    active = model["active_parameters"]
+    of_them = f", {decimal_text(active, '')} active" if active != model["parameters"] else ""
+    return f"{model['id']}  {size.strip()} parameters{of_them}"
+
+
+def _on_rank(tp: int) -> str:
+    return f"; figures are one rank's of {tp}" if tp > 1 else ""
+
+
+def _against_mha(kv: dict[str, Any]) -> str:
+    one, full = kv["bytes_per_token"], kv["mha_bytes_per_token"]
+    return f"{full / one:.3g}× less than with a KV head per query head" if one and full > one else ""
+
+
+def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
+    fit, model = answer["fit"], answer["size"]["model"]
+    out.print(Text(_headline(model), style="bold"))
+    engine = fit["engine"]
+    out.print(
+        Text(f"{asked['tp']} × {asked['gpu']}, {engine['name']} {engine['version']}; memory is one rank's")
+    )
+    out.print()
+    _memory(out, fit["memory"])
+    out.print()
+    _capacity(out, answer)
+    out.print()
+    _floors(out, answer, asked)
+    _sentences(out, "limits", answer["limits"])
+    _levers(out, answer)
+    out.print()
+    out.print(Text("launch", style="bold"))
+    out.print(Text(f"  {answer['launch']}"))
+
+
+def _memory(out: Console, memory: dict[str, Any]) -> None:
+    total = max(memory["accelerator_bytes"], memory["budget_bytes"])
+    bar = Text()
+    for key, name, colour in _PARTS:
+        bar.append(_GLYPHS[name] * round(_BAR * memory[key] / total), style=colour)
+    bar.append("·" * max(0, _BAR - len(bar)), style="dim")
+    out.print(bar)
+    rows: list[Row] = [
+        (f"{_GLYPHS[name]} {name}", bytes_text(memory[key]), _assumed(key, memory)) for key, name, _ in _PARTS
+    ]
+    rows.append(
+        ("· unused", bytes_text(memory["headroom_bytes"]), f"of {bytes_text(memory['accelerator_bytes'])}")
+    )
+    _lines(out, rows)
+
+
+def _assumed(key: str, memory: dict[str, Any]) -> str:
+    if key == "kv_pool_bytes":
+        low, high = bytes_text(memory["kv_pool_low_bytes"]), bytes_text(memory["kv_pool_high_bytes"])
+        return f"{low} to {high} over the assumptions' ranges"
+    return "assumed" if key not in ("weight_bytes",) else ""
+
+
+def _capacity(out: Console, answer: Answer) -> None:
+    capacity = answer["fit"]["capacity"]
+    verdict = "fits" if capacity["fits"] else "does not fit"
+    tokens = capacity["kv_tokens"]
+    out.print(
+        Text(
+            f"{verdict}: {count_text(tokens)} tokens of cache" if tokens is not None else verdict,
+            style="bold",
+        )
+    )
+    rows: list[Row] = []
+    for row in answer["contexts"]:
+        count = "any number" if row["sequences"] is None else f"{count_text(row['sequences'])} sequences"
+        rows.append(
+            (
+                f"  of {count_text(row['tokens'])} tokens",
+                count,
+                f"{bytes_text(row['bytes_per_sequence'])} each",
+            )
+        )
+    _lines(out, rows)
+
+
+def _floors(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
+    latency = answer["latency"]
+    batch = latency["serving"]["concurrency"]
+    out.print(Text("lower bounds (no real step is faster; estimates are slower)", style="bold"))
+    prefill, decode = latency["prefill"], latency["decode"]
+    prompts = f"{count_text(batch)} prompt{'s' if batch > 1 else ''} of {count_text(asked['prompt_tokens'])}"
+    rows: list[Row] = [
+        ("  prefill", seconds_text(prefill["lower_bound_seconds"]), f"{prompts}, {_bound(prefill, latency)}"),
+        (
+            "  decode step",
+            seconds_text(decode["lower_bound_seconds"]),
+            f"batch {count_text(batch)}, {_bound(decode, latency)}",
+        ),
+    ]
+    _lines(out, rows)
+
+
+def _bound(phase: dict[str, Any], latency: dict[str, Any]) -> str:
+    intensity, ridge = phase["arithmetic_intensity"], latency["ridge_point"]
+    return f"{phase['bound']}-bound: {intensity:,.0f} FLOP/B against a ridge of {ridge:,.0f}"
+
+
+def _sentences(out: Console, title: str, sentences: list[str]) -> None:
+    out.print()
+    out.print(Text(title, style="bold"))
+    for sentence in sentences:
+        out.print(Text(f"  - {sentence}"))
+
+
+def _levers(out: Console, answer: Answer) -> None:
+    if not answer["levers"]:
+        return
+    now = answer["fit"]["capacity"]["max_concurrency"]
+    out.print()
+    out.print(
+        Text(
+            f"levers (now {now:.2f} sequences of the maximum length)" if now is not None else "levers",
+            style="bold",
+        )
+    )
+    rows: list[Row] = []
+    for lever in answer["levers"]:
+        then = lever["max_concurrency"]
+        gain = f"{then:.2f} sequences" if then is not None else ""
+        rows.append((f"  {lever['name']}", gain, f"{count_text(lever['kv_tokens'] or 0)} tokens"))
+    _lines(out, rows)
+
+
+def show_listing(verb: str, rows: list[dict[str, Any]]) -> None:
+    """Print a catalogue as a table, or in full when one row is left."""
+    out = console()
+    if not rows:
+        out.print("none; try a shorter filter")
+    elif len(rows) == 1:
+        _lines(out, [(k, "", _cell(k, v)) for k, v in rows[0].items()])
+    elif verb == "models":
+        _lines(out, [(r["id"], r["model_type"] or "", r["confidence"]) for r in rows])
+    else:
+        _lines(out, [_accelerator_row(r) for r in rows])
+
+
+def _cell(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(str(item) for item in value) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {decimal_text(v, '')}" for k, v in value.items())
+    if value is None:
+        return "not known"
+    return bytes_text(value) if key.endswith("_bytes") else str(value)
+
+
+def _accelerator_row(row: dict[str, Any]) -> Row:
+    memory = bytes_text(row["memory_bytes"]) if row["memory_bytes"] else "memory not known"
+    peaks = row["peak_flops_per_second"]
+    best = peaks.get("bf16") or peaks.get("fp16") or 0
+    rate = decimal_text(row["bytes_per_second"], "B/s")
+    return (f"{row['key']}  {row['name']}", memory, f"{rate}, {decimal_text(best, 'FLOP/s')} in 16 bit")
+
+
+_REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {"size": _size, "plan": _plan}

@@ -1,0 +1,155 @@
+"""The least time prefill and a decode step can take, and what binds each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvplan.cost import cache, roofline, work
+from kvplan.engines.deployment import Deployment
+from kvplan.facts.formats import find_format
+from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, value_of
+
+
+@formula("FLOP")
+def flops_on_rank(flops: Number, ranks: Number) -> Number:
+    """One rank's share of the operations."""
+    return flops / ranks
+
+
+@formula("B")
+def step_bytes(
+    parameters_read: Number, parameter_bytes: Number, ranks: Number, cache_bytes: Number
+) -> Number:
+    """The weights a step reads, split over ranks, and every sequence's cache on this rank."""
+    return parameters_read * parameter_bytes / ranks + cache_bytes
+
+
+@formula("token")
+def middle_context(prompt_tokens: Number, output_tokens: Number) -> Number:
+    """The context halfway through the output."""
+    return prompt_tokens + output_tokens // 2
+
+
+def latency_part(
+    d: Deployment, prompt_tokens: int, output_tokens: int, batch: int, batch_source: Source, leaf: Leaf
+) -> dict[str, Any]:
+    """The contract's `latency` document with floors; estimates that need calibration are None."""
+    prompt = leaf(
+        "prompt_tokens", prompt_tokens, "token", Source(Trust.STATED, "--prompt-tokens or its default")
+    )
+    output = leaf(
+        "output_tokens", output_tokens, "token", Source(Trust.STATED, "--output-tokens or its default")
+    )
+    sequences = leaf("batch", batch, "sequence", batch_source)
+    peak, rate = _peaks(d, leaf)
+    context = middle_context(prompt, output)
+    prefill = _prefill(d, prompt, sequences, leaf)
+    decode = _decode(d, context, sequences, leaf)
+    unknown = dict.fromkeys(
+        (
+            "ttft_seconds",
+            "tpot_seconds",
+            "e2e_seconds",
+            "output_tokens_per_second",
+            "total_tokens_per_second",
+            "decode_tokens_per_second",
+            "requests_per_second",
+        )
+    )
+    return {
+        "prefill": {"seconds": None, **_bound(*prefill, peak, rate)},
+        "decode": {"step_seconds": None, **_bound(*decode, peak, rate)},
+        "ridge_point": named("ridge_point", "FLOP/B", roofline.ridge_point(peak, rate)),
+        "compute_bound_batch": compute_bound_batch(d, value_of(context)),
+        "serving": {"concurrency": batch, **unknown, "low": {}, "high": {}},
+    }
+
+
+def _bound(flops: Any, moved: Any, peak: Any, rate: Any) -> dict[str, Any]:
+    compute, memory = roofline.compute_seconds(flops, peak), roofline.memory_seconds(moved, rate)
+    return {
+        "lower_bound_seconds": roofline.lower_bound_seconds(compute, memory),
+        "low_seconds": None,
+        "high_seconds": None,
+        "bound": roofline.binds(compute, memory),
+        "flops": flops,
+        "bytes_read": moved,
+        "arithmetic_intensity": roofline.arithmetic_intensity(flops, moved),
+    }
+
+
+def _peaks(d: Deployment, leaf: Leaf) -> tuple[Any, Any]:
+    name = compute_of(d)
+    peak = d.accelerator.peak(name) or d.accelerator.peak("bf16") or d.accelerator.peak("fp16") or 0.0
+    peak_source, rate_source = d.accelerator.source("peak"), d.accelerator.source("bandwidth")
+    return (
+        leaf(
+            "peak_flops_per_second",
+            peak,
+            "FLOP/s",
+            Source(peak_source.trust, f"dense {name}, {peak_source.where}"),
+        ),
+        leaf("bytes_per_second", d.accelerator.bytes_per_second, "B/s", rate_source),
+    )
+
+
+def compute_of(d: Deployment) -> str:
+    """The arithmetic a step's matrices run in."""
+    return find_format(d.model.dtype or "bfloat16", "dtype", "weights").compute
+
+
+def _ranks(d: Deployment, leaf: Leaf) -> Any:
+    return leaf("tp", d.tp, "rank", d.stored.tp_source)
+
+
+def _parameter_bytes(d: Deployment, leaf: Leaf) -> Any:
+    fmt = find_format(d.model.dtype or "bfloat16", "dtype", "weights")
+    return leaf(
+        "parameter_bytes",
+        fmt.block_bytes,
+        "B/value",
+        Source(Trust.STATED, f"{d.model.file} dtype {fmt.name}"),
+    )
+
+
+def _prefill(d: Deployment, prompt: Any, sequences: Any, leaf: Leaf) -> tuple[Any, Any]:
+    flops = work.prefill_flops(d.model, prompt, sequences, leaf)
+    written = sequences * cache.bytes_per_sequence(d.model, d.stored, prompt, leaf)
+    read = work.read_parameters(d.model, prompt * sequences, leaf)
+    return _on_rank(d, flops, read, written, leaf)
+
+
+def _decode(d: Deployment, context: Any, sequences: Any, leaf: Leaf) -> tuple[Any, Any]:
+    flops = work.decode_flops(d.model, context, sequences, leaf)
+    held = sequences * cache.bytes_per_sequence(d.model, d.stored, context, leaf)
+    read = work.read_parameters(d.model, sequences, leaf)
+    return _on_rank(d, flops, read, held, leaf)
+
+
+def _on_rank(d: Deployment, flops: Any, read: Any, held: Any, leaf: Leaf) -> tuple[Any, Any]:
+    mine = named("flops", "FLOP", flops_on_rank(flops, _ranks(d, leaf)))
+    moved = step_bytes(read, _parameter_bytes(d, leaf), _ranks(d, leaf), named("cache_bytes", "B", held))
+    return mine, named("bytes_read", "B", moved)
+
+
+def compute_bound_batch(d: Deployment, context: int) -> int | None:
+    """The batch from which a decode step at that context waits for compute, or None if none does."""
+    peak, rate = _peaks(d, bare)
+    if not peak:
+        return None
+
+    def bound(batch: int) -> bool:
+        flops, moved = _decode(d, context, batch, bare)
+        return bool(flops / peak > moved / rate)
+
+    return roofline.first_compute_bound(bound)
+
+
+def latency_numbers(d: Deployment, prompt_tokens: int, output_tokens: int, batch: int) -> dict[str, Any]:
+    """The few bare numbers that sentences about a deployment need."""
+    part = latency_part(d, prompt_tokens, output_tokens, batch, Source(Trust.STATED, "--batch"), bare)
+    return {
+        "decode_bound": part["decode"]["bound"],
+        "decode_seconds": part["decode"]["lower_bound_seconds"],
+        "compute_bound_batch": part["compute_bound_batch"],
+    }

@@ -1,0 +1,50 @@
+"""`models` and `accelerators`: what is built in, with sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvplan.facts.accelerators import accelerators as built_in
+from kvplan.facts.accelerators import source_names
+from kvplan.facts.catalogue import entries
+
+
+def models(filter: str = "") -> list[dict[str, Any]]:
+    """Built-in models whose id, family or model type contains `filter`, each with its provenance."""
+    return [
+        {
+            "id": e.id,
+            "family": e.family,
+            "model_type": e.model_type,
+            "confidence": e.confidence,
+            "licence": e.licence,
+            "published_parameters": e.published_parameters,
+            "source": e.source,
+            "notes": e.notes,
+        }
+        for e in entries()
+        if filter.lower() in f"{e.id} {e.family} {e.model_type}".lower()
+    ]
+
+
+def accelerators(filter: str = "") -> list[dict[str, Any]]:
+    """Built-in accelerators whose key, name or vendor contains `filter`, in SI units, with sources."""
+    return [
+        {
+            "key": a.key,
+            "name": a.name,
+            "vendor": a.vendor,
+            "arch": a.arch,
+            "memory_bytes": a.memory_bytes,
+            "memory_source": a.memory_source,
+            "bytes_per_second": a.bytes_per_second,
+            "peak_flops_per_second": a.peaks,
+            "link_bytes_per_second": a.link_bytes_per_second,
+            "power_watts": a.power_watts,
+            "sources": [source_names().get(s, s) for s in a.sources],
+            "unsure": list(a.unsure),
+            "notes": a.notes,
+        }
+        for a in built_in()
+        if filter.lower() in f"{a.key} {a.name} {a.vendor}".lower()
+    ]

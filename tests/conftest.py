@@ -1,0 +1,37 @@
+"""Shared fixtures: few and tiny."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("kvplan", deadline=None)
+settings.load_profile("kvplan")
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    """The rows of a golden file."""
+    return [json.loads(line) for line in (GOLDEN / name).read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def llama8b() -> dict[str, Any]:
+    """A config as published for an 8-billion-parameter Llama, geometry keys only."""
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }

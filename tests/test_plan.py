@@ -1,0 +1,161 @@
+"""`plan` spends memory as it says and never promises a time that physics forbids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import kvplan
+from kvplan.facts.accelerators import accelerators, find_accelerator
+from kvplan.facts.catalogue import entries
+
+MODELS = (
+    "llama-3.1-8b",
+    "llama-3.1-70b",
+    "gemma-3-27b",
+    "deepseek-v2-lite",
+    "qwen3-30b-a3b",
+    "qwen3-next-80b-a3b",
+)
+CARDS = [a.key for a in accelerators() if a.memory_bytes and a.peak("bf16")]
+SOME_MODEL, SOME_CARD = st.sampled_from(MODELS), st.sampled_from(CARDS)
+
+
+def test_llama_70b_on_four_h100_leaves_about_half_of_each_for_the_cache() -> None:
+    answer = kvplan.plan("meta-llama/Llama-3.1-70B-Instruct", gpu="h100", tp=4)
+    memory, capacity = answer["fit"]["memory"], answer["fit"]["capacity"]
+    assert memory["accelerator_bytes"] == 85_520_809_984
+    assert memory["weight_bytes"] == 70_553_706_496 * 2 // 4
+    assert capacity["fits"]
+    assert capacity["kv_tokens"] == pytest.approx(memory["kv_pool_bytes"] / 81_920, abs=1)
+    assert answer["launch"] == "vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size 4"
+
+
+@given(SOME_MODEL, SOME_CARD, st.sampled_from([1, 2, 4]))
+def test_the_parts_of_memory_sum_to_the_budget(model: str, card: str, tp: int) -> None:
+    memory = kvplan.plan(model, gpu=card, tp=tp, max_model_len=4096)["fit"]["memory"]
+    parts = ("weight_bytes", "activation_bytes", "graph_bytes", "overhead_bytes", "kv_pool_bytes")
+    assert memory["budget_bytes"] == sum(memory[part] for part in parts)
+    assert memory["headroom_bytes"] == memory["accelerator_bytes"] - memory["budget_bytes"]
+    assert memory["kv_pool_low_bytes"] <= memory["kv_pool_bytes"] <= memory["kv_pool_high_bytes"]
+
+
+@given(SOME_MODEL, SOME_CARD)
+def test_more_memory_never_holds_fewer_tokens(model: str, card: str) -> None:
+    small, large = (
+        kvplan.plan(model, gpu=card, gpu_memory=size, max_model_len=8192)["fit"]["capacity"]["kv_tokens"]
+        for size in ("80GiB", "96GiB")
+    )
+    assert large >= small
+
+
+@given(SOME_MODEL, SOME_CARD, st.integers(1, 64), st.integers(1, 20_000), st.integers(1, 2000))
+def test_more_work_never_has_a_lower_floor(model: str, card: str, batch: int, prompt: int, more: int) -> None:
+    def floors(batch: int, prompt: int) -> tuple[float, float]:
+        latency = kvplan.plan(model, gpu=card, batch=batch, prompt_tokens=prompt)["latency"]
+        return latency["prefill"]["lower_bound_seconds"], latency["decode"]["lower_bound_seconds"]
+
+    base, longer, wider = floors(batch, prompt), floors(batch, prompt + more), floors(batch + 1, prompt)
+    assert longer[0] > base[0]
+    assert longer[1] >= base[1]
+    assert wider[0] > base[0]
+    assert wider[1] > base[1]
+
+
+def test_the_floor_is_the_slower_of_compute_and_memory() -> None:
+    latency = kvplan.plan("llama-3.1-8b", gpu="h100", batch=1, prompt_tokens=1000, output_tokens=2)["latency"]
+    decode = latency["decode"]
+    assert decode["bound"] == "memory"
+    assert decode["lower_bound_seconds"] == decode["bytes_read"] / 3.35e12
+    assert decode["bytes_read"] == (8_030_261_248 - 128_256 * 4096) * 2 + 1001 * 131_072
+    prefill = latency["prefill"]
+    assert prefill["bound"] == "compute"
+    body = 8_030_261_248 - 2 * 128_256 * 4096 - 65 * 4096
+    pairs = 1000 * 1001 // 2
+    assert prefill["flops"] == 2 * body * 1000 + 2 * 128_256 * 4096 + 2 * 32 * 32 * 256 * pairs
+    assert latency["ridge_point"] == pytest.approx(989e12 / 3.35e12)
+
+
+def test_from_the_stated_batch_on_decode_waits_for_compute() -> None:
+    def bound(batch: int) -> str:
+        latency = kvplan.plan("llama-3.1-8b", gpu="h100", batch=batch, prompt_tokens=16, output_tokens=2)[
+            "latency"
+        ]
+        return str(latency["decode"]["bound"])
+
+    first = kvplan.plan("llama-3.1-8b", gpu="h100", prompt_tokens=16, output_tokens=2)["latency"][
+        "compute_bound_batch"
+    ]
+    assert (bound(first - 1), bound(first)) == ("memory", "compute")
+
+
+def test_what_does_not_fit_is_an_answer_that_says_how_much_is_missing() -> None:
+    answer = kvplan.plan("meta-llama/Meta-Llama-3.1-405B", gpu="h100", tp=4)
+    assert answer["fit"]["capacity"]["fits"] is False
+    assert answer["fit"]["capacity"]["kv_tokens"] == 0
+    assert answer["fit"]["memory"]["headroom_bytes"] < 0
+    assert "does not fit" in answer["limits"][0]
+
+
+def test_a_context_that_is_too_long_is_answered_with_the_longest_that_fits() -> None:
+    answer = kvplan.plan("llama-3.1-8b", gpu="rtx4090")
+    capacity = answer["fit"]["capacity"]
+    assert not capacity["fits"]
+    longest = capacity["estimated_max_model_len"]
+    assert 0 < longest < 131_072
+    assert kvplan.plan("llama-3.1-8b", gpu="rtx4090", max_model_len=longest)["fit"]["capacity"]["fits"]
+    assert not kvplan.plan("llama-3.1-8b", gpu="rtx4090", max_model_len=longest + 1)["fit"]["capacity"][
+        "fits"
+    ]
+
+
+def test_a_batch_that_does_not_fit_does_not_fit() -> None:
+    few, many = (
+        kvplan.plan("llama-3.1-8b", gpu="h100", max_model_len=8192, batch=n)["fit"]["capacity"]["fits"]
+        for n in (1, 1000)
+    )
+    assert few
+    assert not many
+
+
+def test_an_8_bit_cache_holds_twice_the_tokens() -> None:
+    wide, narrow = (
+        kvplan.plan("llama-3.1-8b", gpu="h100", kv_cache_dtype=dtype)["fit"]["capacity"]["kv_tokens"]
+        for dtype in ("auto", "fp8")
+    )
+    assert narrow == pytest.approx(2 * wide, abs=2)
+
+
+def test_a_plan_ends_on_its_assumptions() -> None:
+    weakest = {figure.name for figure in kvplan.plan("llama-3.1-8b", gpu="h100").rests_on()}
+    assert {"activation_copies", "graph_bytes", "overhead_bytes"} <= weakest
+
+
+@pytest.mark.parametrize("entry", entries(), ids=lambda e: e.id)
+def test_every_built_in_model_gets_a_plan(entry: Any) -> None:
+    answer = kvplan.plan(entry.id, gpu="b300", max_model_len=2048)
+    assert answer["latency"]["decode"]["lower_bound_seconds"] > 0
+    assert answer["fit"]["memory"]["weight_bytes"] > 0
+
+
+@pytest.mark.parametrize("card", [a.key for a in accelerators()])
+def test_every_built_in_accelerator_gets_a_plan_or_asks_for_its_memory(card: str) -> None:
+    if find_accelerator(card).memory_bytes is None:
+        with pytest.raises(kvplan.KvplanError, match="--gpu-memory"):
+            kvplan.plan("llama-3.1-8b", gpu=card)
+        answer = kvplan.plan("llama-3.1-8b", gpu=card, gpu_memory="32GiB")
+    else:
+        answer = kvplan.plan("llama-3.1-8b", gpu=card)
+    assert answer["latency"]["prefill"]["lower_bound_seconds"] > 0
+
+
+@given(SOME_MODEL, SOME_CARD, st.integers(2, 16))
+def test_more_ranks_never_leave_less_room_on_each(model: str, card: str, tp: int) -> None:
+    try:
+        split = kvplan.plan(model, gpu=card, tp=tp, max_model_len=4096)["fit"]["memory"]["kv_pool_bytes"]
+    except kvplan.KvplanError:
+        assume(False)
+    assert split >= kvplan.plan(model, gpu=card, max_model_len=4096)["fit"]["memory"]["kv_pool_bytes"]
