@@ -46,7 +46,8 @@ def _grouped(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attentio
         index_heads=keys.count("index_heads", table["index_heads"]) or 0 if table.get("index_heads") else 0,
         origins=dict(keys.origins),
     )
-    return found, _grouped_weights(keys, table, found, hidden)
+    weights = _grouped_weights(keys, table, found, hidden)
+    return found, tuple(w for w in weights if w.name not in table.get("without", ()))
 
 
 def _query_heads(keys: Keys, table: Table) -> int:
@@ -72,6 +73,7 @@ def _kv_heads(keys: Keys, table: Table, query_heads: int) -> int:
     stated = keys.count("kv_heads", table["kv_heads"]) if own else None
     if stated is None:
         stated = keys.count("kv_heads")
+        stated = stated and stated * int(table.get("kv_heads_times", 1))
     if stated is None:
         keys.origins["kv_heads"] = Source(
             Trust.ENGINE_RULE, f"no key for KV heads in {keys.file}: one per query head"

@@ -22,17 +22,22 @@ def extra_weights(keys: Keys, extras: dict[str, Any], known: dict[str, int]) -> 
         if "unless" in entry and keys.flag(entry["unless"]):
             continue
         products = entry["sum"] if "sum" in entry else [entry["factors"]]
-        size = sum(_product(keys, factors, known) for factors in products)
+        size = total_of(keys, products, known)
         if size:
             found.append(Weight(name, entry.get("part", "other"), size, split=entry.get("split", "none")))
     return tuple(found)
+
+
+def total_of(keys: Keys, products: list[list[Any]], known: dict[str, int]) -> int:
+    """The products added up."""
+    return sum(_product(keys, factors, known) for factors in products)
 
 
 def _product(keys: Keys, factors: list[Any], known: dict[str, int]) -> int:
     size = 1
     for factor in factors:
         size *= _factor(keys, factor, known)
-    return max(0, size)
+    return size
 
 
 def _factor(keys: Keys, factor: Any, known: dict[str, int]) -> int:
@@ -43,7 +48,7 @@ def _factor(keys: Keys, factor: Any, known: dict[str, int]) -> int:
         value = _named(keys, factor["key"], known)
         if value is None:
             value = _product(keys, factor["else"], known) if "else" in factor else factor.get("default", 0)
-        return (int(value) + int(factor.get("plus", 0))) // int(factor.get("over", 1))
+        return max(0, int(value) + int(factor.get("plus", 0))) // int(factor.get("over", 1))
     return _named(keys, factor, known) or 0
 
 

@@ -64,7 +64,8 @@ def expert_weights(keys: Keys, table: Table, hidden: int) -> tuple[Weight, ...]:
         return Weight(name, "expert", outputs, inputs, bias, experts, active, "expert")
 
     idle = keys.count(table["idle_experts"], [table["idle_experts"]]) or 0 if "idle_experts" in table else 0
-    weights = [Weight("router", "router", experts + idle, hidden, router_bias)]
+    router = Weight("router", "router", experts + idle, hidden, router_bias)
+    weights = [] if table.get("router") is False else [router]
     if inside != hidden:
         weights += [
             Weight("latent_down", "feed_forward", inside, hidden),

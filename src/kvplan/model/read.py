@@ -211,7 +211,13 @@ def _sharing(keys: Keys, spec: Spec, count: int) -> list[bool]:
     factor = 1
     if "cla" in spec and keys.flag(spec["cla"]["when"]):
         factor = keys.count("cla_factor", [spec["cla"]["factor"]]) or 1
-    return [i >= count - last or i % factor != 0 for i in range(count)]
+    sources = keys.list_of(spec["kv_sources"]) if "kv_sources" in spec else None
+    if sources is not None and len(sources) != count:
+        raise keys.wrong(spec["kv_sources"], f"{len(sources)} entries", f"{count} layers need one each")
+    return [
+        i >= count - last or i % factor != 0 or (sources is not None and sources[i] != i)
+        for i in range(count)
+    ]
 
 
 def _layer(keys: Keys, spec: Spec, word: str, dense: str, index: str, shared: bool) -> Layer:
@@ -220,7 +226,8 @@ def _layer(keys: Keys, spec: Spec, word: str, dense: str, index: str, shared: bo
     attentions, weights = _attention_part(keys, spec, kind, index == "own", shared)
     states = []
     if kind.get("state"):
-        state, its = state_of(keys, kind["state"], spec.get(kind["state"], {}), hidden)
+        table = overlay(spec.get(kind["state"], {}), kind.get("mix", {}))
+        state, its = state_of(keys, kind["state"], table, hidden)
         states.append(state)
         weights += its
     weights += _feed_forward(keys, spec, kind, dense, hidden, shared)

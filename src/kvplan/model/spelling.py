@@ -24,12 +24,16 @@ def spell(rules: list[Rule], keys: Keys, count: int) -> tuple[Words, Source]:
             continue
         words = _RULES[rule["rule"]](rule, keys, count)
         if words is not None:
-            words = words[:-1] + [rule.get("last", words[-1])]
-            if "first" in rule:
-                first = rule.get("first_layers", 1)
-                words = ([rule["first"]] * first + words[first:])[:count]
-            return words, _said_by(rule, keys)
+            return _with_ends(rule, words), _said_by(rule, keys)
     return ["full"] * count, Source(Trust.ENGINE_RULE, f"no layer pattern in {keys.file}: all alike")
+
+
+def _with_ends(rule: Rule, words: Words) -> Words:
+    """The rule's own words for the first layers (one word or a list) and the last."""
+    first = rule.get("first", [])
+    first = [first] if isinstance(first, str) else first
+    ended = [*first, *words[len(first) :]][: len(words)]
+    return [*ended[:-1], rule.get("last", ended[-1])]
 
 
 def _said_by(rule: Rule, keys: Keys) -> Source:
@@ -132,14 +136,18 @@ def _before(rule: Rule, keys: Keys, count: int) -> Words | None:
     return [rule["kind"] if i < bound else rule["otherwise"] for i in range(count)]
 
 
+def _numbers(rule: Rule, keys: Keys, text: str) -> list[int]:
+    """The numbers of a comma-joined string."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise keys.wrong(rule["key"], text, "expected layer numbers joined by commas")
+    return [int(part) for part in parts]
+
+
 def _indices(rule: Rule, keys: Keys, count: int) -> Words | None:
     """The layers listed are `kind`; `base` is the index of the first layer."""
-    listed: list[Any] | None
-    if rule.get("commas"):
-        text = keys.text(rule["key"])
-        listed = [int(p) for p in text.split(",") if p.strip().isdigit()] if text else None
-    else:
-        listed = keys.list_of(rule["key"])
+    text = keys.text(rule["key"]) if rule.get("commas") else None
+    listed = _numbers(rule, keys, text) if text else keys.list_of(rule["key"])
     if listed is None:
         return None
     base = rule.get("base", 0)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvplan.errors import BadConfig
+from kvplan.model.extras import extra_weights, total_of
 from kvplan.model.keys import Keys
 from kvplan.model.model import State, Weight
 
@@ -253,6 +254,24 @@ def _rg_lru(keys: Keys, _table: Table, hidden: int) -> Mixer:
     return state, weights
 
 
+def _conv_tail(keys: Keys, table: Table, hidden: int) -> Mixer:
+    """Convolutions beside attention: the last columns of their inputs, and `values` if any."""
+    known = {"hidden": hidden}
+    channels = total_of(keys, table["channels"], known)
+    columns = total_of(keys, table["columns"], known)
+    values = total_of(keys, table.get("values", []), known)
+    state = _recurrent(
+        keys,
+        "conv_tail",
+        "recurrent" if values else "convolution",
+        channels=channels,
+        columns=columns,
+        values=values,
+        heads=keys.need("kv_heads"),
+    )
+    return state, extra_weights(keys, table.get("weights", {}), known)
+
+
 _MIXERS: dict[str, Callable[[Keys, Table, int], Mixer]] = {
     "mamba1": _mamba1,
     "mamba2": _mamba2,
@@ -264,4 +283,5 @@ _MIXERS: dict[str, Callable[[Keys, Table, int], Mixer]] = {
     "rwkv5": _rwkv5,
     "xlstm": _xlstm,
     "rg_lru": _rg_lru,
+    "conv_tail": _conv_tail,
 }
