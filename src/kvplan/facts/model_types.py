@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 from kvplan.facts import store
 
 Spec = dict[str, Any]
+_NOT_TYPES = {"base", "unknown"}
 
 
-def known_types() -> list[str]:
+@functools.cache
+def known_types() -> tuple[str, ...]:
     """Every model type with a file of its own."""
-    return sorted(path.stem for path in (store.ROOT / "model_types").glob("*.toml"))
+    names = {path.stem for path in (store.ROOT / "model_types").glob("*.toml")}
+    return tuple(sorted(names - _NOT_TYPES))
 
 
 def is_known(model_type: str | None) -> bool:
     """Whether that model type has a file."""
-    named = bool(model_type and re.fullmatch(r"[A-Za-z0-9_.-]+", model_type))
-    return named and store.exists(f"model_types/{model_type}.toml")
+    return model_type in known_types()
 
 
 @functools.cache

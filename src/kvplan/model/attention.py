@@ -19,7 +19,7 @@ def attention_of(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Atte
     if table.get("form") == "latent" and keys.find("kv_rank") and keys.flag("use_mla", True):
         return _latent(keys, kind, table, hidden)
     if table.get("form") == "compressed":
-        return _compressed(keys, kind, table, hidden)
+        return _compressed(keys, table)
     return _grouped(keys, "full" if kind == "latent" else kind, table, hidden)
 
 
@@ -255,7 +255,7 @@ def _latent_weights(keys: Keys, table: Table, a: Attention, m: Latent, hidden: i
     return (*weights, *index, *_extras(keys, table, a, hidden))
 
 
-def _compressed(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention, tuple[Weight, ...]]:
+def _compressed(keys: Keys, table: Table) -> tuple[Attention, tuple[Weight, ...]]:
     """DeepSeek-V4: one shared vector serves as key and value; a window of them is kept beside
     one compressed slot per `ratio` tokens."""
     heads, width = keys.need("query_heads"), keys.need("head_width")

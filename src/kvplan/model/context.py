@@ -12,7 +12,7 @@ from typing import Any
 from kvplan.figure import Source, Trust
 from kvplan.model.keys import Keys
 
-_UNSCALED = {"su", "longrope", "llama3", "default", "mrope", "proportional"}
+_UNSCALED = ("su", "longrope", "llama3", "default", "mrope", "proportional")
 
 
 def max_context(keys: Keys) -> tuple[int | None, Source]:
@@ -49,6 +49,6 @@ def _scaling(keys: Keys) -> tuple[float | None, int | None]:
     if kind in _UNSCALED or isinstance(factor, bool) or not isinstance(factor, (int, float)):
         return None, None
     original = scaling.get("original_max_position_embeddings") if kind == "yarn" else None
-    if not 0 < factor < 1e6 or not isinstance(original, (int, float, type(None))):
+    if not 0 < factor < 1e6:
         raise keys.wrong("rope_scaling", scaling, "expected a positive factor")
-    return float(factor), int(original) if original else None
+    return float(factor), keys.whole("original_max_position_embeddings", original) if original else None

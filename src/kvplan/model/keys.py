@@ -155,11 +155,11 @@ class Keys:
         return read[1] if read is not None and isinstance(read[1], str) else None
 
     def real(self, key: str, default: float) -> float:
-        """A finite number under that key."""
+        """A number from 0 to a million under that key."""
         read = self.find(key, [key])
         if read is None:
             return default
         bad = isinstance(read[1], bool) or not isinstance(read[1], (int, float))
-        if bad or not math.isfinite(read[1]):
-            raise self.wrong(key, read[1], "expected a number")
+        if bad or not 0 <= read[1] <= 1e6:
+            raise self.wrong(key, read[1], "expected a number from 0 to 1,000,000")
         return float(read[1])

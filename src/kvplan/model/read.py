@@ -47,7 +47,7 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
     text, path = _text_part(raw, file)
     model_type, spec, notes = _spec(raw, text, file)
     keys = Keys(text, file, path, spec)
-    layers, origins = _layers(keys, spec, notes)
+    layers, origins = _layers(keys, spec)
     hidden = keys.need("hidden") if _needs_hidden(spec) else keys.count("hidden") or 0
     weights = _outer_weights(keys, raw, spec, hidden, keys.count("vocab") or 0)
     context, context_source = max_context(keys)
@@ -126,7 +126,10 @@ def _unknown(name: str | None, text: dict[str, Any], file: str) -> tuple[str, Sp
     return (
         name or "unknown",
         with_defaults(spec_of(like), name or ""),
-        [f"model_type {name or 'absent'} in {file} is not known; read by its keys: {'; '.join(seen)}"],
+        [
+            f"model_type {shown(name)[1:-1] if name else 'absent'} in {file} is not known; "
+            f"read by its keys: {'; '.join(seen)}"
+        ],
     )
 
 
@@ -134,7 +137,7 @@ def _needs_hidden(spec: Spec) -> bool:
     return bool(spec.get("needs_hidden", True))
 
 
-def _layers(keys: Keys, spec: Spec, notes: list[str]) -> tuple[tuple[Layer, ...], dict[str, Source]]:
+def _layers(keys: Keys, spec: Spec) -> tuple[tuple[Layer, ...], dict[str, Source]]:
     count = _layer_count(keys, spec)
     origins = {"layers": keys.origins["layers"]}
     words, said_by = spell(spec["layers"], keys, count)

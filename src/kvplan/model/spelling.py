@@ -163,7 +163,8 @@ def _steps(rule: Rule, keys: Keys, count: int) -> Words | None:
         step = 1
     if end is None or end >= count:
         end = count - 1
-    skipped = set(keys.list_of(rule["skip"]) or ()) if "skip" in rule else set()
+    listed = (keys.list_of(rule["skip"]) or []) if "skip" in rule else []
+    skipped = {keys.whole(rule["skip"], item, 0, 4096) for item in listed}
     shift = rule.get("shift", 0)
     return [
         rule["kind"]

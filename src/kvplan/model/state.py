@@ -220,8 +220,8 @@ def _rwkv5(keys: Keys, table: Table, hidden: int) -> Mixer:
 def _xlstm(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """mLSTM: a matrix memory, a normaliser and a maximum per head (Beck et al. 2024)."""
     heads = keys.need("query_heads")
-    qk = int(hidden * keys.real("qk_dim_factor", 0.5))
-    v = int(hidden * keys.real("v_dim_factor", 1.0))
+    qk = -(-int(hidden * keys.real("qk_dim_factor", 0.5)) // 64) * 64
+    v = -(-int(hidden * keys.real("v_dim_factor", 1.0)) // 64) * 64
     step = int(keys.real("ffn_round_up_to_multiple_of", 64)) or 1
     ff = -(-int(hidden * keys.real("ffn_proj_factor", 2.667)) // step) * step
     weights = (
