@@ -20,6 +20,7 @@ from transformers import PretrainedConfig
 
 FACTS = Path(__file__).parents[1] / "src" / "kvplan" / "facts"
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "decoder_layers", "n_layers", "layers_block_type"}
+HOLDS_ANOTHER = {"shieldgemma2"}  # a classifier around a whole Gemma 3, whose own rule decides
 EXTRA = {"max_position_embeddings", "rope_parameters", "rope_scaling"}
 
 
@@ -109,7 +110,7 @@ def main() -> None:
     wanted = vocabulary()
     types: dict[str, Any] = {}
     text_types: dict[str, str] = {}
-    tied: set[str] = set()
+    ties: dict[str, bool] = {}
     for cls in config_classes():
         defaults = defaults_of(cls, wanted)
         if LAYERS & {field.name for field in dataclasses.fields(cls)} | LAYERS & set(defaults):
@@ -117,12 +118,13 @@ def main() -> None:
         inner = decoder_type(cls)
         if inner:
             text_types[cls.model_type] = inner
-            if getattr(cls, "tie_word_embeddings", False):
-                tied.add(cls.model_type)
+            tie = getattr(cls.sub_configs.get("thinker_config", cls), "tie_word_embeddings", None)
+            if isinstance(tie, bool) and cls.model_type not in HOLDS_ANOTHER:
+                ties[cls.model_type] = tie
     document = {
         "source": f"transformers {transformers.__version__}",
         "text_types": text_types,
-        "tied_wrappers": sorted(tied),
+        "wrapper_ties": ties,
         "types": types,
     }
     lines = [f"  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(types.items())]

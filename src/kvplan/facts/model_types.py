@@ -68,9 +68,10 @@ def text_types() -> dict[str, str]:
     return found
 
 
-def wrapper_is_tied(model_type: str) -> bool:
-    """Whether a multimodal config of that type shares head and embedding unless it says otherwise."""
-    return model_type in store.json_file("class_defaults.json")["tied_wrappers"]
+def wrapper_tie(model_type: str) -> bool | None:
+    """Whether a multimodal config shares head and embedding unless it says otherwise, if it has a rule."""
+    ties: dict[str, bool] = store.json_file("class_defaults.json")["wrapper_ties"]
+    return ties.get(model_type)
 
 
 def class_source() -> str:

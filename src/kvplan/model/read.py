@@ -14,7 +14,7 @@ from kvplan.facts.model_types import (
     spec_of,
     text_types,
     with_defaults,
-    wrapper_is_tied,
+    wrapper_tie,
 )
 from kvplan.figure import Source, Trust
 from kvplan.model.attention import attention_of, compressed_weights
@@ -387,8 +387,9 @@ def _tied(keys: Keys, raw: dict[str, Any], outer: dict[str, Any]) -> bool:
         for table in (keys.raw, raw):
             if isinstance(table.get(key), bool):
                 return bool(table[key])
-    if wrapper_is_tied(str(raw.get("model_type"))):
-        return True
+    tie = wrapper_tie(str(raw.get("model_type")))
+    if tie is not None:
+        return tie
     read = keys.find("tied", outer["tied"])
     return bool(read[1]) if read is not None else bool(outer.get("tied_default", False))
 
