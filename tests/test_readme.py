@@ -14,9 +14,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_generated_parts_are_fresh() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "readme.py"), "--check"], capture_output=True, text=True
-    )
+    command = [sys.executable, str(ROOT / "tools" / "readme.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -7,6 +7,7 @@ from kvplan.errors import KvplanError
 from kvplan.verbs.listing import accelerators, models
 from kvplan.verbs.plan import plan
 from kvplan.verbs.size import size
+from kvplan.verbs.timeline import timeline
 
 __version__ = "0.1.0"
-__all__ = ["KvplanError", "accelerators", "models", "plan", "size"]
+__all__ = ["KvplanError", "accelerators", "models", "plan", "size", "timeline"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from kvplan.errors import BadInput
 from kvplan.facts.formats import Format
-from kvplan.figure import Leaf, Number, Source, Trust, formula, least, most, named, total
+from kvplan.figure import Leaf, Number, Source, Trust, ceiling, formula, least, most, named, total
 from kvplan.model.model import Attention, Model, State
 
 CONV_VALUE_BYTES = 2
@@ -277,8 +277,25 @@ def cross_bytes(model: Model, stored: Stored, positions: Any, leaf: Leaf) -> Any
     return total(parts)
 
 
-def bytes_per_sequence(model: Model, stored: Stored, tokens: Any, leaf: Leaf) -> Any:
-    """Everything one sequence of `tokens` holds on one rank: caches, windows, index keys, state."""
+@formula("token")
+def whole_blocks(tokens: Number, block_tokens: Number) -> Number:
+    """Tokens rounded up to whole blocks."""
+    return ceiling(tokens, block_tokens) * block_tokens
+
+
+def _blocks(tokens: Any, block_tokens: int, leaf: Leaf) -> Any:
+    if block_tokens == 1:
+        return tokens
+    return whole_blocks(
+        tokens, leaf("block_tokens", block_tokens, "token", Source(Trust.STATED, "--block-size"))
+    )
+
+
+def bytes_per_sequence(model: Model, stored: Stored, tokens: Any, leaf: Leaf, block_tokens: int = 1) -> Any:
+    """Everything one sequence of `tokens` holds on one rank: caches, windows, index keys, state.
+
+    With `block_tokens` each cache is rounded up to whole blocks.
+    """
     parts = []
     for group in groups_of(model):
         a = group.attention
@@ -290,10 +307,10 @@ def bytes_per_sequence(model: Model, stored: Stored, tokens: Any, leaf: Leaf) ->
             held = named(f"{group.label}_held_tokens", "token", held_tokens(tokens, window))
         elif a.stride > 1:
             held = named(f"{group.label}_slots", "slot", tokens // a.stride)
-        parts.append(layers * held * one)
+        parts.append(layers * _blocks(held, block_tokens, leaf) * one)
         if a.index_width:
             slots = tokens // a.index_stride if a.index_stride > 1 else tokens
-            parts.append(layers * slots * index_bytes(group, stored, leaf))
+            parts.append(layers * _blocks(slots, block_tokens, leaf) * index_bytes(group, stored, leaf))
     state = state_bytes_per_sequence(model, stored.tp, leaf)
     return total([*parts, named("state_bytes_per_sequence", "B", state)] if model_has_state(model) else parts)
 

@@ -1,26 +1,198 @@
-"""Parameters and the bytes they take."""
+"""Parameters and the bytes they take: in the checkpoint, and on each rank once loaded.
+
+Chapter and verse of the layouts: facts/quantization.toml. Splits follow vLLM 0.32.0's layers: column
+and row matrices divide, KV projections repeat when heads are fewer than ranks, latent projections,
+indexers, routers and norms are on every rank, the vocabulary is padded to a multiple of 64.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kvplan.figure import Leaf, Number, Source, Trust, formula
-from kvplan.model.model import Model
+from kvplan.facts.formats import Format, find_format
+from kvplan.facts.schemes import Scheme
+from kvplan.figure import Leaf, Number, Source, Trust, formula, named, total
+from kvplan.model.model import Layer, Model, Weight
+from kvplan.model.quantization import Quantization, quantization_of
+
+VOCAB_PADDING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Values stored alike: how many, and the bytes of their scales."""
+
+    name: str
+    values: int
+    scale_bytes: int
+    scheme: Scheme | None
 
 
 @formula("B")
-def weight_bytes(parameters: Number, parameter_bytes: Number) -> Number:
-    """Every parameter in one format; quantised layouts and padding come with the files themselves."""
-    return parameters * parameter_bytes
+def stored_bytes(values: Number, value_bits: Number, scale_bytes: Number) -> Number:
+    """Values at their width, with the scales beside them."""
+    return values * value_bits // 8 + scale_bytes
 
 
-@formula("B", "even split: replicated layers and padding not counted")
-def weight_bytes_on_rank(weight_bytes: Number, ranks: Number) -> Number:
-    """One rank's share of the weights."""
-    return weight_bytes // ranks
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How the weights are divided: tensor- and pipeline-parallel sizes, and which stage this rank is."""
+
+    tp: int = 1
+    pp: int = 1
+    stage: int = 0
+    pads: bool = True
 
 
-def parameter_leaf(model: Model, leaf: Leaf) -> Any:
-    """The parameter count as an input: counted from the config's shapes."""
-    where = f"{model.file}: sum over the shapes of every matrix of {model.model_type}"
-    return leaf("parameters", model.parameters, "value", Source(Trust.STATED, where))
+def dtype_of(model: Model) -> Format:
+    """The format of what is not quantised: the config's dtype, 16 bit where it states none."""
+    return find_format(model.dtype or "bfloat16", "dtype", "weights")
+
+
+def stage_layers(count: int, pp: int, stage: int) -> range:
+    """The layers of one pipeline stage: even, the remainder on the stages before the last.
+
+    vLLM 0.32.0 distributed/utils.py get_pp_indices.
+    """
+    sizes = [count // pp] * pp
+    for i in range(count % pp):
+        sizes[-(i + 2)] += 1
+    start = sum(sizes[:stage])
+    return range(start, start + sizes[stage])
+
+
+def stored_parts(model: Model, split: Split) -> list[Stored]:
+    """What a rank stores, by scheme: unquantised values first."""
+    q = quantization_of(model)
+    sums: dict[Scheme | None, list[int]] = {None: [0, 0]}
+    for count, layer, i in _layers(model, q, split):
+        for weight in layer.weights:
+            found = q.scheme_for(weight, i) if q else None
+            _add(sums, found, weight, layer, split, count)
+    last = split.stage == split.pp - 1
+    for weight in model.weights:
+        first_only, last_only = weight.part in ("embedding", "position"), weight.part in ("head", "norm")
+        if (first_only and split.stage) or (last_only and not last):
+            continue
+        _add(sums, q.head_scheme() if q and weight.part == "head" else None, weight, None, split, 1)
+    if _tied(model) and last and split.stage:
+        _add(sums, None, model.weights[0], None, split, 1)
+    plain = dtype_of(model).name
+    return [Stored(s.name if s else plain, v, scales, s) for s, (v, scales) in sums.items() if v]
+
+
+def _tied(model: Model) -> bool:
+    return not any(w.part == "head" for w in model.weights)
+
+
+def _layers(model: Model, q: Quantization | None, split: Split) -> list[tuple[int, Layer, int]]:
+    """Layers of the stage as (how many alike, layer, the first one's number)."""
+    mine = stage_layers(len(model.layers), split.pp, split.stage)
+    if q is not None and q.uneven:
+        return [(1, model.layers[i], i) for i in mine]
+    seen: dict[int, list[int]] = {}
+    for i in mine:
+        seen.setdefault(id(model.layers[i]), []).append(i)
+    return [(len(numbers), model.layers[numbers[0]], numbers[0]) for numbers in seen.values()]
+
+
+def _add(
+    sums: dict[Scheme | None, list[int]],
+    scheme: Scheme | None,
+    weight: Weight,
+    layer: Layer | None,
+    split: Split,
+    count: int,
+) -> None:
+    outputs, inputs = rank_shape(weight, layer, split)
+    slot = sums.setdefault(scheme, [0, 0])
+    copies = count * weight.copies
+    slot[0] += copies * outputs * inputs
+    if scheme is not None:
+        slot[1] += copies * scheme.scale_bytes(outputs, inputs)
+    if weight.bias:
+        sums[None][0] += copies * outputs
+
+
+def rank_shape(weight: Weight, layer: Layer | None, split: Split) -> tuple[int, int]:
+    """One copy's outputs and inputs on one rank."""
+    outputs, inputs, tp = weight.outputs, weight.inputs, split.tp
+    if weight.split == "vocab" and split.pads and tp:
+        padded = -(-outputs // VOCAB_PADDING) * VOCAB_PADDING
+        return -(-padded // tp), inputs
+    if tp == 1:
+        return outputs, inputs
+    if weight.split in ("column", "expert") and not weight.name.startswith("down"):
+        return -(-outputs // tp), inputs
+    if weight.split in ("row", "expert"):
+        return outputs, -(-inputs // tp)
+    if weight.split == "kv" and layer is not None:
+        heads = max((a.kv_heads for a in layer.attentions), default=1)
+        return outputs * max(1, heads // tp) // heads, inputs
+    return outputs, inputs
+
+
+def weight_bytes(model: Model, leaf: Leaf, split: Split | None = None) -> Any:
+    """Bytes of the text decoder's weights: in the checkpoint, or on one rank of a split."""
+    split = split or Split(pads=False)
+    parts = []
+    for stored in stored_parts(model, split):
+        where = _source(model, stored)
+        bits = stored.scheme.value_bits if stored.scheme else 8 * dtype_of(model).block_bytes
+        what = f"{model.file}: shapes of every matrix" + (f", rank of tp {split.tp}" if split.tp > 1 else "")
+        part = stored_bytes(
+            leaf(f"{stored.name}_values", stored.values, "value", Source(Trust.STATED, what)),
+            leaf(f"{stored.name}_bits", bits, "bit", where),
+            leaf(f"{stored.name}_scale_bytes", stored.scale_bytes, "B", where) if stored.scale_bytes else 0,
+        )
+        parts.append(named(f"{stored.name}_bytes", "B", part))
+    return named("weight_bytes", "B", total(parts), "what every part of the decoder takes, stored as stated")
+
+
+def read_bytes(model: Model) -> tuple[int, int]:
+    """Bytes that every step reads whatever its batch, and those of one expert in every sparse layer.
+
+    The whole model's, not split: all but embeddings and routed experts, with the head, tied or not.
+    """
+    q = quantization_of(model)
+    always: dict[Scheme | None, list[int]] = {None: [0, 0]}
+    one: dict[Scheme | None, list[int]] = {None: [0, 0]}
+    split = Split(pads=False)
+    for count, layer, i in _layers(model, q, split):
+        for weight in layer.weights:
+            found = q.scheme_for(weight, i) if q else None
+            if weight.part == "expert":
+                _add(one, found, replace(weight, copies=1), layer, split, count)
+            else:
+                _add(always, found, weight, layer, split, count)
+    head = q.head_scheme() if q else None
+    for weight in model.weights:
+        if weight.part not in ("embedding", "position"):
+            _add(always, head if weight.part == "head" else None, weight, None, split, 1)
+    if _tied(model):
+        _add(always, head, model.weights[0], None, split, 1)
+    return _bytes_of(model, always), _bytes_of(model, one)
+
+
+def _bytes_of(model: Model, sums: dict[Scheme | None, list[int]]) -> int:
+    plain = 8 * dtype_of(model).block_bytes
+    return sum(v * (s.value_bits if s else plain) // 8 + scales for s, (v, scales) in sums.items())
+
+
+def _source(model: Model, stored: Stored) -> Source:
+    if stored.scheme is not None:
+        return Source(Trust.STATED, f"{model.file} quantization: {stored.scheme.source}")
+    if model.dtype:
+        return Source(Trust.STATED, f"{model.file} dtype {model.dtype}")
+    return Source(Trust.ASSUMED, f"{model.file} states no dtype: 16 bit")
+
+
+def step_compute(model: Model) -> str:
+    """The arithmetic that most of a step's matrices run in: what the peak is taken of."""
+    parts = [s for s in stored_parts(model, Split()) if s.scheme is not None]
+    if not parts:
+        return dtype_of(model).compute
+    largest = max(parts, key=lambda s: s.values)
+    assert largest.scheme is not None  # noqa: S101
+    return largest.scheme.compute

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvplan.cost.weights import read_bytes
 from kvplan.figure import Leaf, Number, Source, Trust, formula, least, named, power, total
 from kvplan.model.model import Attention, Model, Weight
 
@@ -156,31 +157,24 @@ def decode_flops(model: Model, context: Any, batch: Any, leaf: Leaf) -> Any:
     return batch * (matmul_flops(body, 1) + attention)
 
 
-def read_parameters(model: Model, tokens: Any, leaf: Leaf) -> Any:
-    """Parameters a step of `tokens` tokens reads: all that multiply, but of experts only those touched."""
-    outside = ("embedding", "position", "head")
-    always = head_parameters(model) + sum(w.parameters for w in model.weights if w.part not in outside)
-    routed = 0
-    for n, layer in model.grouped():
-        for w in layer.weights:
-            if w.part == "expert":
-                routed += n * w.one
-            elif w.part != "embedding":
-                always += n * w.parameters
-    experts, active = expert_counts(model)
+def weight_bytes_read(model: Model, tokens: Any, leaf: Leaf) -> Any:
+    """Bytes of weights a step of `tokens` tokens reads: of the experts only those it touches."""
+    always, one = read_bytes(model)
     fixed = leaf(
-        "always_read_parameters", always, "value", shapes_source(model, "weights but routed experts")
+        "always_read_bytes", always, "B", shapes_source(model, "weights but routed experts, as stored")
     )
-    if not routed:
+    if not one:
         return fixed
+    experts, active = expert_counts(model)
     source = shapes_source(model, "experts of the router")
     touched = distinct_experts(
         leaf("experts", experts, "expert", source),
         leaf("experts_per_token", active, "expert", source),
         tokens,
     )
-    one = leaf("expert_parameters", routed, "value", shapes_source(model, "one expert in every sparse layer"))
-    return fixed + touched * one
+    return fixed + touched * leaf(
+        "expert_bytes", one, "B", shapes_source(model, "one expert in every sparse layer, as stored")
+    )
 
 
 def expert_counts(model: Model) -> tuple[int, int]:

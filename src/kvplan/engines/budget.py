@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvplan.cost.weights import weight_bytes_on_rank
+from kvplan.cost.weights import Split, weight_bytes
 from kvplan.engines.deployment import Deployment
 from kvplan.facts import store
 from kvplan.figure import Leaf, Number, Source, Trust, ceiling, formula, most, named
@@ -54,13 +54,12 @@ def budget_bytes(
     return weight_bytes + activation_bytes + graph_bytes + overhead_bytes + kv_pool_bytes
 
 
-def memory_of(d: Deployment, weights: Any, leaf: Leaf) -> dict[str, Any]:
+def memory_of(d: Deployment, leaf: Leaf) -> dict[str, Any]:
     """The contract's `memory` table in bytes, the pool with its interval."""
     accelerator = leaf("accelerator_bytes", d.memory_bytes, "B", d.memory_source)
     share = leaf("gpu_memory_utilization", d.gpu_memory_utilization, "", d.utilization_source)
     requested = requested_bytes(accelerator, share)
-    ranks = leaf("tp", d.tp, "rank", d.stored.tp_source)
-    mine = named("weight_bytes", "B", weight_bytes_on_rank(weights, ranks) if d.tp > 1 else weights)
+    mine = weight_bytes(d.model, leaf, Split(tp=d.tp))
     pools = {}
     parts: dict[str, Any] = {}
     for end in ENDS:

@@ -37,6 +37,30 @@ _Explain = Annotated[
 ]
 _Tp = Annotated[int, typer.Option("--tp", help="tensor-parallel ranks; figures are one rank's")]
 _Kv = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bfloat16, fp8, fp8_ds_mla, nvfp4, q8_0, …")]
+
+
+def _can_draw(name: str) -> str:
+    """Refuse, before any work, a picture that cannot be drawn or written."""
+    if name:
+        from kvplan.faces import picture
+
+        picture.check_plot(name)
+    return name
+
+
+_Plot = Annotated[
+    str,
+    typer.Option(
+        "--plot", metavar="FILE", help="draw to FILE.svg, FILE.png or FILE.html", callback=_can_draw
+    ),
+]
+_Dtype = Annotated[str, typer.Option("--dtype", help="auto (the config's), bfloat16, float16, float32")]
+_Quantization = Annotated[
+    str,
+    typer.Option(
+        "--quantization", help="the checkpoint's own when not given; none, fp8, awq, gptq, nvfp4, …"
+    ),
+]
 _ALL = "*"
 
 
@@ -54,10 +78,13 @@ def size(
     batch: Annotated[int, typer.Option(help="sequences")] = 1,
     tp: _Tp = 1,
     kv_cache_dtype: _Kv = "auto",
+    dtype: _Dtype = "auto",
+    quantization: _Quantization = "",
     image_tokens: Annotated[int, typer.Option(help="image tokens that cross-attention keeps")] = 0,
     encoder_tokens: Annotated[int, typer.Option(help="encoder positions that cross-attention keeps")] = 0,
     as_json: _Json = False,
     explain: _Explain = "",
+    plot: _Plot = "",
 ) -> None:
     """What one token, one sequence and one batch cost in cache; no hardware needed."""
     answer = kvplan.size(
@@ -66,11 +93,62 @@ def size(
         batch=batch,
         tp=tp,
         kv_cache_dtype=kv_cache_dtype,
+        dtype=dtype,
+        quantization=quantization or None,
         image_tokens=image_tokens,
         encoder_tokens=encoder_tokens,
     )
     asked = {"tokens": tokens, "batch": batch, "tp": tp}
+    _draw(plot, answer, "size")
     _show(answer, "size", as_json, explain, asked)
+
+
+@app.command()
+def timeline(
+    model: _Model,
+    prompt_tokens: Annotated[int, typer.Option(help="tokens of one prompt")] = 2048,
+    output_tokens: Annotated[int, typer.Option(help="tokens of one output")] = 128,
+    batch: Annotated[int, typer.Option(help="sequences that start together")] = 1,
+    arrivals: Annotated[
+        str, typer.Option(metavar="STEPS", help="the steps in which requests arrive: 0,3,5")
+    ] = "",
+    chunked_prefill_size: Annotated[
+        int,
+        typer.Option(
+            "--chunked-prefill-size",
+            "--max-num-batched-tokens",
+            help="tokens of one step; prompts are cut to fit",
+        ),
+    ] = 0,
+    block_size: Annotated[int, typer.Option(help="round every sequence up to whole blocks of tokens")] = 1,
+    tp: _Tp = 1,
+    kv_cache_dtype: _Kv = "auto",
+    as_json: _Json = False,
+    explain: _Explain = "",
+    plot: _Plot = "",
+) -> None:
+    """When a request claims its cache: the jump at prefill, or its chunks, and the trickle of decode."""
+    answer = kvplan.timeline(
+        model,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        batch=batch,
+        tp=tp,
+        kv_cache_dtype=kv_cache_dtype,
+        chunk_tokens=chunked_prefill_size if "chunked_prefill_size" in _given() else None,
+        block_size=block_size,
+        arrivals=_steps(arrivals) if arrivals else None,
+    )
+    asked = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "tp": tp}
+    _draw(plot, answer, "timeline")
+    _show(answer, "timeline", as_json, explain, asked)
+
+
+def _steps(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.strip().isdigit() for word in words):
+        raise BadInput(f"--arrivals: {shown(text)} is not a list of steps; write numbers, such as 0,3,5")
+    return [int(word) for word in words]
 
 
 @app.command()
@@ -84,6 +162,8 @@ def plan(
     ] = 0,
     max_model_len: Annotated[int, typer.Option(help="longest sequence, the model's own else")] = 0,
     kv_cache_dtype: _Kv = "auto",
+    dtype: _Dtype = "auto",
+    quantization: _Quantization = "",
     prompt_tokens: Annotated[int, typer.Option(help="tokens of one prompt")] = 2048,
     output_tokens: Annotated[int, typer.Option(help="tokens of one output")] = 256,
     batch: Annotated[
@@ -91,6 +171,7 @@ def plan(
     ] = 0,
     as_json: _Json = False,
     explain: _Explain = "",
+    plot: _Plot = "",
     check: Annotated[bool, typer.Option("--check", help="exit 1 when it does not fit")] = False,
 ) -> None:
     """The one-page answer: memory, capacity, floors of prefill and decode, limits, levers, launch."""
@@ -103,11 +184,14 @@ def plan(
         gpu_memory_utilization=gpu_memory_utilization if "gpu_memory_utilization" in given else None,
         max_model_len=max_model_len if "max_model_len" in given else None,
         kv_cache_dtype=kv_cache_dtype,
+        dtype=dtype,
+        quantization=quantization or None,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         batch=batch if "batch" in given else None,
     )
     asked = {"gpu": gpu, "tp": tp, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    _draw(plot, answer, "plan")
     _show(answer, "plan", as_json, explain, asked)
     if check and not answer["fit"]["capacity"]["fits"]:
         raise typer.Exit(1)
@@ -159,6 +243,13 @@ def _show(answer: Answer, verb: str, as_json: bool, explain: str, asked: dict[st
         from kvplan.faces import text as face
 
         face.show(verb, answer, asked)
+
+
+def _draw(plot: str, answer: Answer, verb: str) -> None:
+    if plot:
+        from kvplan.faces import draw
+
+        draw.draw(plot, verb, answer)
 
 
 def _listing(rows: list[dict[str, Any]], verb: str, as_json: bool) -> None:

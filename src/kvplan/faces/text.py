@@ -100,6 +100,42 @@ def _against_mha(kv: dict[str, Any]) -> str:
     return f"{full / one:.3g}× less than with a KV head per query head" if one and full > one else ""
 
 
+def _timeline(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
+    steps = answer["steps"]
+    prefills = [s for s in steps if s["phase"] == "prefill"]
+    out.print(
+        Text(f"{len(steps):,} steps, {len(prefills):,} of prefill" + _on_rank(asked["tp"]), style="bold")
+    )
+    out.print()
+    peak = max(step["held_bytes"] for step in steps)
+    rows: list[Row] = []
+    for i in _milestones(steps):
+        step = steps[i]
+        bar = "█" * round(_BAR // 2 * step["held_bytes"] / peak) if peak else ""
+        what = f"step {i + 1:,}  {step['phase']}, {count_text(step['tokens'])}"
+        rows.append((what, f"+{bytes_text(step['bytes'])}", f"{bytes_text(step['held_bytes'])} {bar}"))
+    _lines(out, rows)
+    out.print()
+    share = answer["decode_share"]
+    claimed = [
+        f"prefill claims {bytes_text(answer['prefill_bytes'])}",
+        f"decode {bytes_text(answer['decode_bytes'])}",
+    ]
+    ending = f", {share:.1%} of {bytes_text(answer['total_bytes'])}" if share is not None else ""
+    out.print(Text(", ".join(claimed) + ending))
+
+
+def _milestones(steps: list[dict[str, Any]], most: int = 16) -> list[int]:
+    """The steps worth a line: where the phase or the growth changes, and a few between."""
+    turns = [
+        i
+        for i, step in enumerate(steps)
+        if i == 0 or (step["phase"], step["bytes"]) != (steps[i - 1]["phase"], steps[i - 1]["bytes"])
+    ]
+    even = [round(i * (len(steps) - 1) / 6) for i in range(7)]
+    return sorted({*turns[: most - 7], *even, len(steps) - 1})
+
+
 def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     fit, model = answer["fit"], answer["size"]["model"]
     out.print(Text(_headline(model), style="bold"))
@@ -245,4 +281,8 @@ def _accelerator_row(row: dict[str, Any]) -> Row:
     return (f"{row['key']}  {row['name']}", memory, f"{rate}, {decimal_text(best, 'FLOP/s')} in 16 bit")
 
 
-_REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {"size": _size, "plan": _plan}
+_REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {
+    "size": _size,
+    "timeline": _timeline,
+    "plan": _plan,
+}

@@ -16,9 +16,14 @@ class Answer(dict[str, Any]):
     printed is the arithmetic that produced the value.
     """
 
-    def __init__(self, compute: Callable[[Leaf], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        compute: Callable[[Leaf], dict[str, Any]],
+        series: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
         super().__init__(_values(compute(bare)))
         self._compute = compute
+        self._series = series
         self._figures: dict[str, Figure] | None = None
 
     def figures(self) -> dict[str, Figure]:
@@ -26,6 +31,10 @@ class Answer(dict[str, Any]):
         if self._figures is None:
             self._figures = dict(_named_figures(self._compute(sourced)))
         return self._figures
+
+    def series(self) -> dict[str, Any]:
+        """The rows that this answer's pictures draw, by picture."""
+        return self._series(self) if self._series else {}
 
     def find(self, name: str) -> list[Figure]:
         """The figures of that name: a path, the last part of one, or an input's own name."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.cost import cache, roofline, work
+from kvplan.cost.weights import step_compute
 from kvplan.engines.deployment import Deployment
-from kvplan.facts.formats import find_format
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, value_of
 
 
@@ -17,11 +17,9 @@ def flops_on_rank(flops: Number, ranks: Number) -> Number:
 
 
 @formula("B")
-def step_bytes(
-    parameters_read: Number, parameter_bytes: Number, ranks: Number, cache_bytes: Number
-) -> Number:
+def step_bytes(weight_bytes_read: Number, ranks: Number, cache_bytes: Number) -> Number:
     """The weights a step reads, split over ranks, and every sequence's cache on this rank."""
-    return parameters_read * parameter_bytes / ranks + cache_bytes
+    return weight_bytes_read / ranks + cache_bytes
 
 
 @formula("token")
@@ -41,7 +39,7 @@ def latency_part(
         "output_tokens", output_tokens, "token", Source(Trust.STATED, "--output-tokens or its default")
     )
     sequences = leaf("batch", batch, "sequence", batch_source)
-    peak, rate = _peaks(d, leaf)
+    peak, rate = peaks(d, leaf)
     context = middle_context(prompt, output)
     prefill = _prefill(d, prompt, sequences, leaf)
     decode = _decode(d, context, sequences, leaf)
@@ -78,8 +76,9 @@ def _bound(flops: Any, moved: Any, peak: Any, rate: Any) -> dict[str, Any]:
     }
 
 
-def _peaks(d: Deployment, leaf: Leaf) -> tuple[Any, Any]:
-    name = compute_of(d)
+def peaks(d: Deployment, leaf: Leaf) -> tuple[Any, Any]:
+    """The accelerator's dense peak for this model's arithmetic, and its bandwidth."""
+    name = step_compute(d.model)
     peak = d.accelerator.peak(name) or d.accelerator.peak("bf16") or d.accelerator.peak("fp16") or 0.0
     peak_source, rate_source = d.accelerator.source("peak"), d.accelerator.source("bandwidth")
     return (
@@ -93,48 +92,34 @@ def _peaks(d: Deployment, leaf: Leaf) -> tuple[Any, Any]:
     )
 
 
-def compute_of(d: Deployment) -> str:
-    """The arithmetic a step's matrices run in."""
-    return find_format(d.model.dtype or "bfloat16", "dtype", "weights").compute
-
-
 def _ranks(d: Deployment, leaf: Leaf) -> Any:
     return leaf("tp", d.tp, "rank", d.stored.tp_source)
-
-
-def _parameter_bytes(d: Deployment, leaf: Leaf) -> Any:
-    fmt = find_format(d.model.dtype or "bfloat16", "dtype", "weights")
-    return leaf(
-        "parameter_bytes",
-        fmt.block_bytes,
-        "B/value",
-        Source(Trust.STATED, f"{d.model.file} dtype {fmt.name}"),
-    )
 
 
 def _prefill(d: Deployment, prompt: Any, sequences: Any, leaf: Leaf) -> tuple[Any, Any]:
     flops = work.prefill_flops(d.model, prompt, sequences, leaf)
     written = sequences * cache.bytes_per_sequence(d.model, d.stored, prompt, leaf)
-    read = work.read_parameters(d.model, prompt * sequences, leaf)
+    read = work.weight_bytes_read(d.model, prompt * sequences, leaf)
     return _on_rank(d, flops, read, written, leaf)
 
 
 def _decode(d: Deployment, context: Any, sequences: Any, leaf: Leaf) -> tuple[Any, Any]:
     flops = work.decode_flops(d.model, context, sequences, leaf)
     held = sequences * cache.bytes_per_sequence(d.model, d.stored, context, leaf)
-    read = work.read_parameters(d.model, sequences, leaf)
+    read = work.weight_bytes_read(d.model, sequences, leaf)
     return _on_rank(d, flops, read, held, leaf)
 
 
 def _on_rank(d: Deployment, flops: Any, read: Any, held: Any, leaf: Leaf) -> tuple[Any, Any]:
     mine = named("flops", "FLOP", flops_on_rank(flops, _ranks(d, leaf)))
-    moved = step_bytes(read, _parameter_bytes(d, leaf), _ranks(d, leaf), named("cache_bytes", "B", held))
+    weights = named("weight_bytes_read", "B", read)
+    moved = step_bytes(weights, _ranks(d, leaf), named("cache_bytes", "B", held))
     return mine, named("bytes_read", "B", moved)
 
 
 def compute_bound_batch(d: Deployment, context: int) -> int | None:
     """The batch from which a decode step at that context waits for compute, or None if none does."""
-    peak, rate = _peaks(d, bare)
+    peak, rate = peaks(d, bare)
     if not peak:
         return None
 

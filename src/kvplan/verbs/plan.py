@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,13 +14,12 @@ from kvplan.facts import store
 from kvplan.facts.accelerators import Accelerator, find_accelerator
 from kvplan.facts.formats import find_format
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, value_of, whole
-from kvplan.model.locate import load_model
 from kvplan.model.model import Model
 from kvplan.units import bytes_text, count_text, parse_bytes, seconds_text
-from kvplan.verbs import floor, size
+from kvplan.verbs import floor, series, size
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole as whole_number
-from kvplan.verbs.weigh import weight_bytes_of
+from kvplan.verbs.given import ModelLike, given_model
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
 
@@ -49,7 +47,7 @@ def kv_tokens(max_concurrency: Number, max_model_len: Number) -> Number:
 
 
 def plan(
-    model: str | os.PathLike[str] | dict[str, Any] | Model,
+    model: ModelLike,
     *,
     gpu: str,
     tp: int = 1,
@@ -57,6 +55,8 @@ def plan(
     gpu_memory_utilization: float | None = None,
     max_model_len: int | None = None,
     kv_cache_dtype: str = "auto",
+    dtype: str = "auto",
+    quantization: str | None = None,
     prompt_tokens: int = DEFAULT_PROMPT,
     output_tokens: int = DEFAULT_OUTPUT,
     batch: int | None = None,
@@ -71,14 +71,14 @@ def plan(
     whole_number("--output-tokens", output_tokens, 1, size.MAX_TOKENS)
     if batch is not None:
         whole_number("--batch", batch, 1, size.MAX_BATCH)
-    loaded = model if isinstance(model, Model) else load_model(model)
+    loaded = given_model(model, dtype, quantization)
     cache.check_split(loaded, tp)
     d = _deployment(loaded, gpu, tp, gpu_memory, gpu_memory_utilization, max_model_len, kv_cache_dtype)
     source = Source(Trust.STATED, "--batch") if batch else Source(Trust.ASSUMED, "no --batch given")
     load = Load(prompt_tokens, output_tokens, batch or DEFAULT_BATCH, source)
     if batch is None:
         load = replace(load, batch=_batch_that_fits(d, load))
-    launch = launch_command(d)
+    launch = launch_command(d, dtype, quantization)
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         fit = fit_part(d, load if batch else None, leaf)
@@ -95,7 +95,18 @@ def plan(
             "notes": list(loaded.notes),
         }
 
-    return Answer(compute)
+    def draws(answer: dict[str, Any]) -> dict[str, Any]:
+        memory = answer["fit"]["memory"]
+        pool = memory["kv_pool_bytes"]
+        peak, rate = floor.peaks(d, bare)
+        return {
+            "memory": series.memory_parts(memory),
+            "growth": series.growth_by_kind(d.model, d.stored, d.max_model_len),
+            "decode": series.decode_over_batch(d, prompt_tokens, output_tokens, pool),
+            "roofline": {"points": series.roofline_points(answer["latency"]), "peak": peak, "rate": rate},
+        }
+
+    return Answer(compute, draws)
 
 
 def _deployment(
@@ -164,7 +175,7 @@ def _size_part(d: Deployment, leaf: Leaf) -> dict[str, Any]:
 
 def fit_part(d: Deployment, load: Load | None, leaf: Leaf) -> dict[str, Any]:
     """The contract's `fit` document on one rank; figures that need the engine's block rules are None."""
-    memory = memory_of(d, weight_bytes_of(d.model, leaf), leaf)
+    memory = memory_of(d, leaf)
     length = leaf("max_model_len", d.max_model_len, "token", d.context_source)
     sequence = named("bytes_per_sequence", "B", cache.bytes_per_sequence(d.model, d.stored, length, leaf))
     concurrency = max_concurrency(memory["kv_pool_bytes"], sequence) if sequence else None
@@ -212,7 +223,7 @@ def longest(d: Deployment, pool_bytes: int) -> int:
 
 
 def _concurrency(d: Deployment, tokens: int) -> float | None:
-    pool = memory_of(d, weight_bytes_of(d.model, bare), bare)["kv_pool_bytes"]
+    pool = memory_of(d, bare)["kv_pool_bytes"]
     each = cache.bytes_per_sequence(d.model, d.stored, tokens, bare)
     return pool / each if each else None
 
@@ -245,7 +256,7 @@ def _limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
     if d.tp > 1 and replicated:
         found.append(
             f"the {', '.join(replicated)} cache has fewer heads than ranks: every rank repeats it, "
-            f"so more ranks buy no cache"
+            f"so more ranks free weights but do not divide the cache"
         )
     ended = floor.latency_numbers(d, load.prompt_tokens, load.output_tokens, load.batch)
     least = seconds_text(ended["decode_seconds"])
@@ -314,7 +325,7 @@ def _lever_row(name: str, change: dict[str, Any], d: Deployment) -> dict[str, An
     }
 
 
-def launch_command(d: Deployment) -> str:
+def launch_command(d: Deployment, dtype: str = "auto", quantization: str | None = None) -> str:
     """The command that starts this deployment, with only the flags that differ from defaults."""
     words = ["vllm", "serve", d.model.id]
     if d.tp > 1:
@@ -325,4 +336,6 @@ def launch_command(d: Deployment) -> str:
         words += ["--gpu-memory-utilization", f"{d.gpu_memory_utilization:g}"]
     if d.stored.format_source.where.startswith("--kv-cache-dtype"):
         words += ["--kv-cache-dtype", d.stored.format.name]
+    words += ["--dtype", dtype] if dtype != "auto" else []
+    words += ["--quantization", quantization] if quantization not in (None, "none") else []
     return shlex.join(words)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from kvplan.cost import cache
 from kvplan.cost.cache import Stored
+from kvplan.cost.weights import weight_bytes
 from kvplan.errors import BadInput
 from kvplan.facts.formats import find_format
 from kvplan.figure import Leaf, Source, Trust, named
-from kvplan.model.locate import load_model
 from kvplan.model.model import Model
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
+from kvplan.verbs.given import ModelLike, given_model
+from kvplan.verbs.series import growth_by_kind
 
 MAX_TOKENS = 10**12
 MAX_BATCH = 10**9
@@ -21,12 +22,14 @@ MAX_TP = 4096
 
 
 def size(
-    model: str | os.PathLike[str] | dict[str, Any] | Model,
+    model: ModelLike,
     *,
     tokens: int = 1,
     batch: int = 1,
     tp: int = 1,
     kv_cache_dtype: str = "auto",
+    dtype: str = "auto",
+    quantization: str | None = None,
     image_tokens: int = 0,
     encoder_tokens: int = 0,
 ) -> Answer:
@@ -41,7 +44,7 @@ def size(
     crossed = whole("--image-tokens", image_tokens, 0, MAX_TOKENS) + whole(
         "--encoder-tokens", encoder_tokens, 0, MAX_TOKENS
     )
-    loaded = model if isinstance(model, Model) else load_model(model)
+    loaded = given_model(model, dtype, quantization)
     cache.check_split(loaded, tp)
     stored = stored_as(loaded, kv_cache_dtype, tp)
     if crossed and not cache.groups_of(loaded, ("cross",)):
@@ -55,7 +58,11 @@ def size(
             "notes": list(loaded.notes),
         }
 
-    return Answer(compute)
+    def draws(_: dict[str, Any]) -> dict[str, Any]:
+        length = tokens if tokens > 1 else min(loaded.max_context or 32768, 32768)
+        return {"growth": growth_by_kind(loaded, stored, length)}
+
+    return Answer(compute, draws)
 
 
 def stored_as(model: Model, kv_cache_dtype: str, tp: int, tp_field: str = "--tp") -> Stored:
@@ -73,8 +80,6 @@ def stored_as(model: Model, kv_cache_dtype: str, tp: int, tp_field: str = "--tp"
 
 def model_part(model: Model, leaf: Leaf) -> dict[str, Any]:
     """The contract's `model` table: the whole model's text decoder."""
-    from kvplan.verbs.weigh import weight_bytes_of
-
     return {
         "id": model.id,
         "model_type": model.model_type,
@@ -83,7 +88,7 @@ def model_part(model: Model, leaf: Leaf) -> dict[str, Any]:
         "parameters": model.parameters,
         "active_parameters": model.active_parameters,
         "other_parameters": model.other_parameters,
-        "weight_bytes": weight_bytes_of(model, leaf),
+        "weight_bytes": weight_bytes(model, leaf),
         "max_context": model.max_context,
     }
 

@@ -1,0 +1,71 @@
+"""Quantisation schemes: how a matrix is stored, scales included, as `quantization.toml` states."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvplan.facts import store
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How a matrix is stored: bits a value, and bytes a group, tile, output, input and matrix."""
+
+    name: str
+    value_bits: int
+    compute: str
+    source: str
+    group: int = 0
+    group_bytes: float = 0
+    tile: int = 0
+    tile_bytes: int = 0
+    output_bytes: int = 0
+    input_bytes: int = 0
+    matrix_bytes: int = 0
+
+    def scale_bytes(self, outputs: int, inputs: int) -> int:
+        """Bytes of one matrix beside its values: scales, zero points and indices."""
+        groups = outputs * -(-inputs // self.group) if self.group else 0
+        tiles = -(-outputs // self.tile) * -(-inputs // self.tile) if self.tile else 0
+        fixed = outputs * self.output_bytes + inputs * self.input_bytes + self.matrix_bytes
+        return round(groups * self.group_bytes) + tiles * self.tile_bytes + fixed
+
+
+@functools.cache
+def scheme(name: str, group: int = 0) -> Scheme:
+    """The scheme of that name, with the config's group size in place of its usual one."""
+    found = Scheme(name=name, **store.toml("quantization.toml")["schemes"][name])
+    return replace(found, group=group) if group > 0 and found.group else found
+
+
+def method(name: str) -> dict[str, Any] | None:
+    """What a quantisation method does when its config says no more, or None when it is not known."""
+    found: dict[str, Any] | None = store.toml("quantization.toml")["methods"].get(name)
+    return found
+
+
+def algorithm(name: str) -> str | None:
+    """The scheme behind a ModelOpt `quant_algo` name."""
+    found: str | None = store.toml("quantization.toml")["algorithms"].get(name)
+    return found
+
+
+def module_names(part: str, model_type: str) -> list[str]:
+    """The module names under which checkpoints of a model type keep a part of a layer."""
+    table = store.toml("quantization.toml")
+    own = table["modules_of"].get(model_type, {})
+    found: list[str] = own.get(part, table["modules"].get(part, []))
+    return found
+
+
+def flag(name: str) -> dict[str, Any] | None:
+    """The quantisation config that `--quantization NAME` stands for, or None when not known."""
+    found: dict[str, Any] | None = store.toml("quantization.toml")["flags"].get(name)
+    return dict(found) if found is not None else None
+
+
+def flag_names() -> list[str]:
+    """Every name `--quantization` takes."""
+    return list(store.toml("quantization.toml")["flags"])

@@ -1,0 +1,103 @@
+"""`timeline`: when a request claims its cache, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvplan.cost import cache
+from kvplan.cost.growth import Request, growth_of, steps_of
+from kvplan.errors import BadInput
+from kvplan.figure import Leaf, Number, Source, Trust, formula, named
+from kvplan.verbs.answer import Answer
+from kvplan.verbs.check import whole
+from kvplan.verbs.given import ModelLike, given_model
+from kvplan.verbs.series import held_by_step
+from kvplan.verbs.size import MAX_TP, stored_as
+
+MAX_STEPS = 1_000_000
+MAX_REQUESTS = 4096
+
+
+@formula("")
+def decode_share(decode_bytes: Number, total_bytes: Number) -> Number:
+    """How much of what is held at the end was claimed by decode."""
+    return decode_bytes / total_bytes
+
+
+def timeline(
+    model: ModelLike,
+    *,
+    prompt_tokens: int = 2048,
+    output_tokens: int = 128,
+    batch: int = 1,
+    tp: int = 1,
+    kv_cache_dtype: str = "auto",
+    chunk_tokens: int | None = None,
+    block_size: int = 1,
+    arrivals: list[int] | None = None,
+) -> Answer:
+    """Bytes claimed and held on one rank after prefill, each chunk and each decode step.
+
+    `arrivals` are the steps in which requests of these lengths arrive (else `batch` at step 0);
+    `chunk_tokens` bounds a step's tokens; `block_size` rounds each sequence up to whole blocks.
+    Returns the contract's `timeline` document; each step adds `held_bytes`. Raises BadInput.
+    """
+    loaded = given_model(model)
+    _check(prompt_tokens, output_tokens, batch, tp, chunk_tokens, block_size)
+    cache.check_split(loaded, tp)
+    stored = stored_as(loaded, kv_cache_dtype, tp)
+    starts = _starts(batch, arrivals)
+    requests = [Request(start, prompt_tokens, output_tokens) for start in starts]
+    growth = growth_of(loaded, stored, block_size)
+    steps = [
+        {"phase": s.phase, "tokens": s.tokens, "bytes": s.bytes, "held_bytes": s.held_bytes}
+        for s in steps_of(growth, requests, chunk_tokens)
+    ]
+
+    def compute(leaf: Leaf) -> dict[str, Any]:
+        count = leaf("requests", len(requests), "sequence", Source(Trust.STATED, "--batch or --arrivals"))
+        prompt = leaf(
+            "prompt_tokens", prompt_tokens, "token", Source(Trust.STATED, "--prompt-tokens or its default")
+        )
+        output = leaf(
+            "output_tokens", output_tokens, "token", Source(Trust.STATED, "--output-tokens or its default")
+        )
+        before = count * cache.bytes_per_sequence(loaded, stored, prompt, leaf, block_size)
+        after = count * cache.bytes_per_sequence(loaded, stored, prompt + output, leaf, block_size)
+        prefill, held = named("prefill_bytes", "B", before), named("total_bytes", "B", after)
+        decode = named("decode_bytes", "B", held - prefill)
+        return {
+            "prefill_bytes": prefill,
+            "decode_bytes": decode,
+            "total_bytes": held,
+            "decode_share": decode_share(decode, held) if held else None,
+            "steps": steps,
+            "notes": list(loaded.notes),
+        }
+
+    return Answer(compute, lambda answer: {"steps": held_by_step(answer["steps"])})
+
+
+def _check(prompt: int, output: int, batch: int, tp: int, chunk: int | None, block: int) -> None:
+    whole("--prompt-tokens", prompt, 1, 10**9)
+    whole("--output-tokens", output, 0, MAX_STEPS)
+    whole("--batch", batch, 1, MAX_REQUESTS)
+    whole("--tp", tp, 1, MAX_TP)
+    whole("--block-size", block, 1, 1 << 20)
+    if chunk is not None:
+        whole("--chunked-prefill-size", chunk, 1, 10**9)
+        if prompt * batch // chunk > MAX_STEPS:
+            raise BadInput(
+                f"--chunked-prefill-size: {chunk} cuts {prompt * batch:,} prompt tokens into more than "
+                f"{MAX_STEPS:,} steps; give a larger one"
+            )
+
+
+def _starts(batch: int, arrivals: list[int] | None) -> list[int]:
+    if arrivals is None:
+        return [0] * batch
+    if batch != 1:
+        raise BadInput(f"--arrivals: gives one step per request; drop --batch {batch}")
+    if not 0 < len(arrivals) <= MAX_REQUESTS:
+        raise BadInput(f"--arrivals: {len(arrivals)} requests; give 1 to {MAX_REQUESTS:,}")
+    return sorted(whole("--arrivals", step, 0, MAX_STEPS) for step in arrivals)

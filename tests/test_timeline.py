@@ -1,0 +1,124 @@
+"""`timeline` claims exactly what `size` says is held, at every step, and flattens where windows fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kvplan
+from kvplan.cost.growth import growth_of
+from kvplan.facts.catalogue import entries
+from kvplan.model.locate import load_model
+from kvplan.verbs.size import stored_as
+
+MiB = 2**20
+ANY_MODEL = st.sampled_from([entry.id for entry in entries()])
+
+
+def test_a_prompt_claims_its_cache_at_prefill_and_decode_a_trickle() -> None:
+    answer = kvplan.timeline("llama-2-70b", prompt_tokens=2048, output_tokens=128)
+    assert answer["prefill_bytes"] == 640 * MiB
+    assert answer["decode_bytes"] == 40 * MiB
+    assert answer["total_bytes"] == 680 * MiB
+    assert answer["decode_share"] == pytest.approx(0.0588, abs=5e-5)
+    assert [step["phase"] for step in answer["steps"]] == ["prefill"] + ["decode"] * 128
+
+
+def test_chunks_of_512_claim_160_mebibytes_each() -> None:
+    steps = kvplan.timeline("llama-2-70b", prompt_tokens=2048, output_tokens=128, chunk_tokens=512)["steps"]
+    assert [(step["tokens"], step["bytes"]) for step in steps[:4]] == [(512, 160 * MiB)] * 4
+    assert {step["phase"] for step in steps[4:]} == {"decode"}
+
+
+@pytest.mark.parametrize(
+    ("model", "flat_from"),
+    [("google/gemma-3-27b-it", 1024), ("openai/gpt-oss-20b", 128), ("mistralai/Mistral-7B-v0.1", 4096)],
+)
+def test_windows_flatten_once_they_are_full(model: str, flat_from: int) -> None:
+    kv = kvplan.size(model)["kv"]
+    start = flat_from - 5
+    steps = kvplan.timeline(model, prompt_tokens=start, output_tokens=10)["steps"][1:]
+    claimed = [step["bytes"] for step in steps]
+    assert claimed == [kv["bytes_per_token"]] * 5 + [kv["bytes_per_token_after_windows"]] * 5
+
+
+def test_a_state_is_claimed_once_with_the_first_token() -> None:
+    model = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+    kv = kvplan.size(model)["kv"]
+    steps = kvplan.timeline(model, prompt_tokens=1, output_tokens=3)["steps"]
+    assert [step["bytes"] for step in steps] == [
+        kv["state_bytes_per_sequence"] + kv["bytes_per_token"],
+        *[kv["bytes_per_token"]] * 3,
+    ]
+
+
+@given(
+    ANY_MODEL, st.integers(1, 5000), st.integers(0, 60), st.integers(1, 3), st.none() | st.integers(1, 999)
+)
+def test_every_step_holds_what_size_says(
+    model: str, prompt: int, output: int, batch: int, chunk: int | None
+) -> None:
+    chunk = chunk if chunk is None or prompt * batch / chunk < 400 else None
+    answer = kvplan.timeline(
+        model, prompt_tokens=prompt, output_tokens=output, batch=batch, chunk_tokens=chunk
+    )
+    steps = answer["steps"]
+    assert steps[-1]["held_bytes"] == answer["total_bytes"] == sum(step["bytes"] for step in steps)
+    assert sum(step["tokens"] for step in steps) == batch * (prompt + output)
+    assert (
+        answer["total_bytes"] == kvplan.size(model, tokens=prompt + output, batch=batch)["kv"]["bytes_total"]
+    )
+    assert answer["prefill_bytes"] == kvplan.size(model, tokens=prompt, batch=batch)["kv"]["bytes_total"]
+
+
+@given(ANY_MODEL, st.integers(1, 3000))
+def test_one_sequence_decodes_along_size(model: str, prompt: int) -> None:
+    for i, step in enumerate(kvplan.timeline(model, prompt_tokens=prompt, output_tokens=12)["steps"]):
+        assert step["held_bytes"] == kvplan.size(model, tokens=prompt + i)["kv"]["bytes_per_sequence"]
+
+
+@given(ANY_MODEL, st.integers(1, 3000), st.sampled_from([16, 64, 128]))
+def test_block_rounding_adds_less_than_a_block_to_every_cache(model: str, prompt: int, block: int) -> None:
+    plain = kvplan.timeline(model, prompt_tokens=prompt, output_tokens=1)
+    rounded = kvplan.timeline(model, prompt_tokens=prompt, output_tokens=1, block_size=block)
+    loaded = load_model(model)
+    slopes = growth_of(loaded, stored_as(loaded, "auto", 1)).slopes
+    most = sum(slope.slot_bytes * (block - 1) for slope in slopes)
+    assert plain["total_bytes"] <= rounded["total_bytes"] <= plain["total_bytes"] + most
+    assert rounded["steps"][-1]["held_bytes"] == rounded["total_bytes"]
+
+
+def test_requests_that_arrive_later_claim_later() -> None:
+    answer = kvplan.timeline("llama-3.1-8b", prompt_tokens=100, output_tokens=20, arrivals=[0, 5, 30])
+    steps = answer["steps"]
+    assert steps[5]["phase"] == "mixed"
+    assert steps[30]["phase"] == "prefill"
+    assert steps[27]["phase"] == "idle"
+    assert steps[-1]["held_bytes"] == kvplan.size("llama-3.1-8b", tokens=120, batch=3)["kv"]["bytes_total"]
+
+
+def test_a_step_never_exceeds_its_token_bound() -> None:
+    steps = kvplan.timeline("llama-3.1-8b", prompt_tokens=300, output_tokens=40, batch=5, chunk_tokens=128)[
+        "steps"
+    ]
+    assert max(step["tokens"] for step in steps) == 128
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"prompt_tokens": 0}, "--prompt-tokens: 0"),
+    ({"output_tokens": -1}, "--output-tokens: -1"),
+    ({"chunk_tokens": 0}, "--chunked-prefill-size: 0"),
+    ({"block_size": 0}, "--block-size: 0"),
+    ({"arrivals": []}, "--arrivals"),
+    ({"arrivals": [0, 1], "batch": 2}, "drop --batch 2"),
+    ({"prompt_tokens": 10**9, "chunk_tokens": 1}, "more than 1,000,000 steps"),
+]
+
+
+@pytest.mark.parametrize(("given", "says"), BAD)
+def test_a_bad_load_is_an_error_that_names_the_flag(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(kvplan.KvplanError, match=says):
+        kvplan.timeline("llama-3.1-8b", **given)
