@@ -147,6 +147,33 @@ def test_an_unknown_type_is_read_by_its_keys_and_says_what_was_assumed(llama8b: 
     assert "Llama-like" in unknown.notes[0]
 
 
+def test_an_encoder_keeps_no_cache_and_says_that_its_weights_are_assumed() -> None:
+    model = read_config({"model_type": "modernbert"}, "config.json")
+    assert not any(layer.holds_tokens for layer in model.layers)
+    assert "keeps no cache" in model.notes[0]
+
+
+def test_openelm_lists_heads_and_widths_and_comes_out_at_its_published_size() -> None:
+    config = {
+        "model_type": "openelm",
+        "num_transformer_layers": 16,
+        "model_dim": 1280,
+        "head_dim": 64,
+        "vocab_size": 32000,
+        "num_query_heads": [12] * 5 + [16] * 7 + [20] * 4,
+        "num_kv_heads": [3] * 5 + [4] * 7 + [5] * 4,
+        "ffn_multipliers": [
+            0.5, 0.73, 0.97, 1.2, 1.43, 1.67, 1.9, 2.13, 2.37, 2.6, 2.83, 3.07, 3.3, 3.53, 3.77, 4.0,
+        ],
+        "ffn_dim_divisor": 256,
+        "normalize_qk_projections": True,
+        "share_input_output_layers": True,
+    }  # fmt: skip
+    model = read_config(config, "config.json")
+    assert model.parameters == 271_527_168
+    assert sum(layer.attentions[0].kv_heads for layer in model.layers) == 63
+
+
 def test_kv_heads_listed_per_layer_make_layers_that_differ(llama8b: dict[str, Any]) -> None:
     config = {**llama8b, "model_type": "new-thing", "num_key_value_heads": [4] * 16 + [8] * 16}
     model = read_config(config, "config.json")

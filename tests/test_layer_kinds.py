@@ -22,31 +22,39 @@ FLAT = "the published file is flat, and transformers' wrapper class reads a nest
 # Rows whose layers differ on purpose, by id or model type.
 REASONS: dict[str, str] = {
     "bert": ENCODER,
+    "camembert": ENCODER,
+    "data2vec-text": ENCODER,
+    "ernie": ENCODER,
     "gpt_neo": "local layers attend to a window; transformers masks but keeps the rest",
     "ibm-granite/granite-embedding-125m-english": ENCODER,
     "meta-llama/Llama-3.2-11B-Vision-Instruct": CROSS,
+    "megatron-bert": ENCODER,
     "mllama": CROSS,
     "NX-AI/xLSTM-7b": OWN,
     "roberta": ENCODER,
+    "roberta-prelayernorm": ENCODER,
     "rwkv": OWN,
     "RWKV/rwkv-4-7b-pile": OWN,
     "stepfun-ai/Step-3.7-Flash": FLAT,
     "stepfun-ai/Step-3.7-Flash-FP8": FLAT,
     "xlm-roberta": ENCODER,
+    "xlm-roberta-xl": ENCODER,
     "xlstm": OWN,
 }
 # The model types of the class-default table in the specification.
-TABLE = (
-    "llama mistral mixtral ministral ministral3 mistral4 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next "
-    "qwen3_5_text qwen3_5_moe_text qwen4_exp_text qwen2_5_vl_text qwen3_vl_text gemma gemma2 gemma3_text "
-    "gemma3n_text gemma4_text vaultgemma recurrent_gemma gpt_oss deepseek_v2 deepseek_v3 deepseek_v32 "
-    "deepseek_v4 kimi_linear longcat_flash bailing_hybrid glm glm4 glm4_moe glm_moe_dsa cohere cohere2 "
-    "falcon mpt gpt2 gpt_neox gptj opt bloom gpt_bigcode phi phi3 phimoe starcoder2 stablelm olmo olmo2 "
-    "olmo3 olmoe granite granitemoe granitemoehybrid bamba jamba zamba2 falcon_h1 falcon_mamba mamba mamba2 "
-    "nemotron nemotron_h lfm2 lfm2_moe minimax llama4_text smollm3 exaone4 hunyuan_v1_dense hunyuan_v1_moe "
-    "ernie4_5 ernie4_5_moe seed_oss arcee apertus dbrx jetmoe afmoe dots1 mllama_text_model whisper bart t5 "
-    "diffllama"
-).split()
+TABLE = [
+    "llama", "mistral", "mixtral", "ministral", "ministral3", "mistral4", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text", "qwen2_5_vl_text",
+    "qwen3_vl_text", "gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "vaultgemma",
+    "recurrent_gemma", "gpt_oss", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4",
+    "kimi_linear", "longcat_flash", "bailing_hybrid", "glm", "glm4", "glm4_moe", "glm_moe_dsa", "cohere",
+    "cohere2", "falcon", "mpt", "gpt2", "gpt_neox", "gptj", "opt", "bloom", "gpt_bigcode", "phi", "phi3",
+    "phimoe", "starcoder2", "stablelm", "olmo", "olmo2", "olmo3", "olmoe", "granite", "granitemoe",
+    "granitemoehybrid", "bamba", "jamba", "zamba2", "falcon_h1", "falcon_mamba", "mamba", "mamba2",
+    "nemotron", "nemotron_h", "lfm2", "lfm2_moe", "minimax", "llama4_text", "smollm3", "exaone4",
+    "hunyuan_v1_dense", "hunyuan_v1_moe", "ernie4_5", "ernie4_5_moe", "seed_oss", "arcee", "apertus",
+    "dbrx", "jetmoe", "afmoe", "dots1", "mllama_text_model", "whisper", "bart", "t5", "diffllama",
+]  # fmt: skip
 
 
 def name_of(row: dict[str, Any]) -> str:

@@ -19,13 +19,19 @@ FLAT = "the published file is flat, and transformers' wrapper class reads a nest
 # Rows whose count differs on purpose, by id or model type.
 REASONS = {
     "bert": ENCODER,
+    "camembert": ENCODER,
+    "data2vec-text": ENCODER,
+    "ernie": ENCODER,
     "ibm-granite/granite-embedding-125m-english": ENCODER,
     "longcat_flash": "transformers allocates weights for the experts that are identities; they have none",
+    "megatron-bert": ENCODER,
     "phi4_multimodal": "transformers' text class holds the vision and audio towers too",
     "roberta": ENCODER,
+    "roberta-prelayernorm": ENCODER,
     "stepfun-ai/Step-3.7-Flash": FLAT,
     "stepfun-ai/Step-3.7-Flash-FP8": FLAT,
     "xlm-roberta": ENCODER,
+    "xlm-roberta-xl": ENCODER,
 }
 # The closed forms of the specification, each reproduced by transformers.
 CLOSED_FORMS: list[tuple[str, int]] = [

@@ -17,6 +17,7 @@ from typing import Any
 
 import transformers
 from transformers import PretrainedConfig
+from transformers.models.auto import modeling_auto as auto
 
 FACTS = Path(__file__).parents[1] / "src" / "kvplan" / "facts"
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "decoder_layers", "n_layers", "layers_block_type"}
@@ -45,16 +46,15 @@ def vocabulary() -> set[str]:
 def config_classes() -> list[type[PretrainedConfig]]:
     """Every config class that transformers ships."""
     found: dict[str, type[PretrainedConfig]] = {}
-    for module in pkgutil.iter_modules(transformers.models.__path__):
-        try:
-            configuration = importlib.import_module(
-                f"transformers.models.{module.name}.configuration_{module.name}"
-            )
-        except ImportError:
-            continue
-        for item in vars(configuration).values():
-            if isinstance(item, type) and issubclass(item, PretrainedConfig) and item.model_type:
-                found.setdefault(item.model_type, item)
+    for package in pkgutil.iter_modules(transformers.models.__path__, "transformers.models."):
+        for module in pkgutil.iter_modules(
+            importlib.import_module(package.name).__path__, f"{package.name}."
+        ):
+            if not module.name.rpartition(".")[2].startswith("configuration_"):
+                continue
+            for item in vars(importlib.import_module(module.name)).values():
+                if isinstance(item, type) and issubclass(item, PretrainedConfig) and item.model_type:
+                    found.setdefault(item.model_type, item)
     return [found[name] for name in sorted(found)]
 
 
@@ -105,6 +105,16 @@ def decoder_type(cls: type[PretrainedConfig]) -> str | None:
     return None
 
 
+def encoders() -> list[str]:
+    """Types with a head that fills in masked words and none that continues a text."""
+    decoders = (
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+    return sorted(set(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES) - set().union(*decoders))
+
+
 def main() -> None:
     """Write the file and say how much is in it."""
     wanted = vocabulary()
@@ -125,6 +135,7 @@ def main() -> None:
         "source": f"transformers {transformers.__version__}",
         "text_types": text_types,
         "wrapper_ties": ties,
+        "encoders": encoders(),
         "types": types,
     }
     lines = [f"  {json.dumps(k)}: {json.dumps(v, sort_keys=True)}" for k, v in sorted(types.items())]

@@ -212,6 +212,7 @@ def default_rows() -> list[tuple[dict[str, Any], Any]]:
 
 
 def main() -> None:
+    """Write every row that can be built, and name the others."""
     made, left_out = [], []
     for name, make in [*catalogue_rows(), *default_rows()]:
         try:

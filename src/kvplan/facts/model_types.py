@@ -74,6 +74,11 @@ def wrapper_tie(model_type: str) -> bool | None:
     return ties.get(model_type)
 
 
+def is_encoder(model_type: str) -> bool:
+    """Whether that type fills in masked words and continues no text, so that it keeps no cache."""
+    return model_type in store.json_file("class_defaults.json")["encoders"]
+
+
 def class_source() -> str:
     """The library and version the class defaults were read from."""
     return str(store.json_file("class_defaults.json")["source"])

@@ -200,6 +200,7 @@ def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention
         rope, nope = 0, rope + nope
     index = keys.count("index_width") or 0 if table.get("indexer") else 0
     value = stated("latent_value_width") or nope
+    pool = table.get("index_pool")
     latent = Latent(kv_rank, rope, nope, value, stated("q_rank") or None)
     found = Attention(
         kind="latent",
@@ -210,6 +211,7 @@ def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention
         window=_window(keys, kind, table),
         index_width=index,
         index_heads=keys.count("index_heads") or 0 if index else 0,
+        index_stride=(keys.count(pool, [pool]) or 1) if index and pool else 1,
         latent=latent,
         origins=dict(keys.origins),
     )

@@ -32,6 +32,8 @@ def _gated(keys: Keys, table: Table) -> bool:
 
 
 def _dense_width(keys: Keys, table: Table, hidden: int) -> int:
+    if "multiplier" in table:
+        return _multiplied(keys, table, hidden)
     names = table.get("width") or keys.spellings("ff_width")
     read = keys.find("ff_width", names)
     if read is None:
@@ -45,6 +47,14 @@ def _dense_width(keys: Keys, table: Table, hidden: int) -> int:
         step = keys.whole("block_multiple_of", int(keys.real("block_multiple_of", 256)), 1)
         width = -(-width // step) * step
     return width
+
+
+def _multiplied(keys: Keys, table: Table, hidden: int) -> int:
+    """A multiple of hidden, one for each layer, rounded to the nearest step but never below 90 %."""
+    exact = keys.real(table["multiplier"], 4.0) * hidden
+    step = keys.count(table["multiple_of"], [table["multiple_of"]]) or 1
+    width = max(step, int(exact + step / 2) // step * step)
+    return width + step if width < 0.9 * exact else width
 
 
 def expert_weights(keys: Keys, table: Table, hidden: int) -> tuple[Weight, ...]:

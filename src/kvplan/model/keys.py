@@ -53,17 +53,13 @@ class Keys:
             (self.defaults, self.spec.get("class_source", "class default")),
         ):
             for key in names:
-                if table.get(key) not in (None, "auto"):
-                    return key, table[key], Source(Trust.ENGINE_RULE, f"{key}: {where}")
+                value = table.get(key, _dig(table, key)[1])
+                if value not in (None, "auto"):
+                    return key, value, Source(Trust.ENGINE_RULE, f"{key}: {where}")
         return None
 
     def _at(self, key: str) -> tuple[bool, Any]:
-        here: Any = self.raw
-        for step in key.split("."):
-            if not isinstance(here, dict) or step not in here:
-                return False, None
-            here = here[step]
-        return True, here
+        return _dig(self.raw, key)
 
     def stated(self, key: str) -> bool:
         """Whether the config itself has the key, null or not."""
@@ -159,7 +155,21 @@ class Keys:
         read = self.find(key, [key])
         if read is None:
             return default
-        bad = isinstance(read[1], bool) or not isinstance(read[1], (int, float))
-        if bad or not 0 <= read[1] <= 1e6:
-            raise self.wrong(key, read[1], "expected a number from 0 to 1,000,000")
-        return float(read[1])
+        value = self.here(read[1])
+        bad = isinstance(value, bool) or not isinstance(value, (int, float))
+        if bad or not 0 <= value <= 1e6:
+            raise self.wrong(key, value, "expected a number from 0 to 1,000,000")
+        return float(value)
+
+
+def _dig(table: dict[str, Any], key: str) -> tuple[bool, Any]:
+    """Whether a key such as attn_config.kv_n_heads (or widths.0 in a list) is there, and its value."""
+    here: Any = table
+    for step in key.split("."):
+        if isinstance(here, list) and step.isdecimal() and int(step) < len(here):
+            here = here[int(step)]
+        elif isinstance(here, dict) and step in here:
+            here = here[step]
+        else:
+            return False, None
+    return True, here

@@ -8,6 +8,7 @@ from typing import Any
 from kvplan.errors import BadConfig, shown
 from kvplan.facts.model_types import (
     Spec,
+    is_encoder,
     is_known,
     overlay,
     quantities,
@@ -104,7 +105,10 @@ def _named_type(raw: dict[str, Any], file: str) -> str | None:
 def _unknown(name: str | None, text: dict[str, Any], file: str) -> tuple[str, Spec, list[str]]:
     """An unknown type is read by its keys; the note names what was assumed."""
     seen: list[str] = []
-    if text.get("kv_lora_rank"):
+    if is_encoder(name or ""):
+        like = "bert"
+        seen.append("an encoder, which keeps no cache, with BERT's weights")
+    elif text.get("kv_lora_rank"):
         like = "deepseek_v3" if text.get("n_routed_experts") else "minicpm3"
         seen.append("latent attention from kv_lora_rank")
     elif text.get("linear_num_value_heads"):
