@@ -25,8 +25,9 @@ _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,254}")
 class Published:
     """What a repository says of its model.
 
-    `revision` is the commit read; `sidecar` the hf_quant_config.json, `weights` the tensors that the
-    safetensors headers list, None where the repository (or offline the cache) has none; `moved` the bytes that were moved.
+    `revision` is the commit read; `sidecar` the hf_quant_config.json; `weights` the tensors that the
+    safetensors headers list, None where the repository (or offline the cache) has none; `moved` the
+    bytes that were moved.
     """
 
     id: str
