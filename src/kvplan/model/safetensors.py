@@ -32,7 +32,7 @@ KEPT_METADATA = 65_536  # longer strings are training logs of no use here
 FIRST_FETCH = 16_384  # bytes; one request reads most small headers whole
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_DECODER = json.JSONDecoder()
 _ENTRY = re.compile(r"\{[^{}]{0,4096}\}")
 
 
@@ -55,6 +55,8 @@ def read_safetensors(path: Path) -> TensorList:
 
 def read_file(path: Path) -> TensorList:
     """The tensors of one .safetensors file, its header checked against the file's size."""
+    if not path.is_file():  # a pipe would be waited for
+        raise BadInput(f"weights: {shown(str(path))} is not a file; give a .safetensors file")
     with path.open("rb") as file:
         size = path.stat().st_size
         length = header_length(file.read(8), size, path.name)
@@ -180,11 +182,8 @@ def _entries(text: str, file: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if text[at : at + 1] == "}":
         return _expect_end(text, at + 1, file)
     while True:
-        name_match = _STRING.match(text, at)
-        if not name_match:
-            _not_json(file, at)
-        name = _load(name_match.group(), file, at)
-        at = _expect(text, _SPACE.match(text, name_match.end()).end(), ":", file)  # type: ignore[union-attr]
+        name, at = _string(text, at, file)
+        at = _expect(text, _spaces(text, at), ":", file)
         if name == "__metadata__":
             entry, at = _strings(text, at, file)
         else:
@@ -194,7 +193,7 @@ def _entries(text: str, file: str) -> Iterator[tuple[str, dict[str, Any]]]:
             entry = _load(match.group(), file, at)
             at = match.end()
         yield name, entry
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        at = _spaces(text, at)
         if text[at : at + 1] == "}":
             return _expect_end(text, at + 1, file)
         at = _expect(text, at, ",", file)
@@ -207,22 +206,27 @@ def _strings(text: str, at: int, file: str) -> tuple[dict[str, str], int]:
     while text[at : at + 1] != "}":
         if found:
             at = _expect(text, at, ",", file)
-        key = _STRING.match(text, at)
-        if not key:
-            _not_json(file, at)
-        at = _expect(text, _SPACE.match(text, key.end()).end(), ":", file)  # type: ignore[union-attr]
-        value = _STRING.match(text, at)
-        if not value:
+        name, at = _string(text, at, file)
+        at = _expect(text, _spaces(text, at), ":", file)
+        if text[at : at + 1] != '"':
             raise BadInput(
-                f"weights: __metadata__ of {file} holds something other than text "
-                f"under {shown(key.group()[1:-1])}"
+                f"weights: __metadata__ of {file} holds something other than text under {shown(name)}"
             )
-        name = _load(key.group(), file, at)
         if name in found or len(found) >= 100_000:
             raise BadInput(f"weights: __metadata__ of {file} has {shown(name)} twice, or too many entries")
-        found[name] = _load(value.group(), file, at)
-        at = _SPACE.match(text, value.end()).end()  # type: ignore[union-attr]
+        found[name], at = _string(text, at, file)
+        at = _spaces(text, at)
     return found, at + 1
+
+
+def _string(text: str, at: int, file: str) -> tuple[str, int]:
+    """A JSON string that begins here, and the position after it."""
+    if text[at : at + 1] != '"':
+        _not_json(file, at)
+    try:
+        return _DECODER.raw_decode(text, at)
+    except ValueError:
+        _not_json(file, at)
 
 
 def _load(fragment: str, file: str, at: int) -> Any:
@@ -232,11 +236,17 @@ def _load(fragment: str, file: str, at: int) -> Any:
         _not_json(file, at)
 
 
+def _spaces(text: str, at: int) -> int:
+    """The position after any spaces."""
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
 def _expect(text: str, at: int, mark: str, file: str) -> int:
     """The position after a mark and the spaces behind it."""
     if text[at : at + 1] != mark:
         _not_json(file, at)
-    return _SPACE.match(text, at + 1).end()  # type: ignore[union-attr]
+    return _spaces(text, at + 1)
 
 
 def _expect_end(text: str, at: int, file: str) -> None:
