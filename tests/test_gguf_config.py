@@ -8,6 +8,7 @@ import pytest
 from kvplan.errors import BadConfig, BadInput
 from kvplan.facts import store
 from kvplan.model.gguf_config import config_of
+from kvplan.model.gguf_model import model_of
 from kvplan.model.locate import load_model
 from kvplan.model.model import Model
 from kvplan.model.read import read_config
@@ -506,3 +507,21 @@ def test_metadata_that_cannot_be_used_is_named(change, named):
 def test_a_file_that_names_no_architecture_is_refused():
     with pytest.raises(BadConfig, match=r"general\.architecture"):
         config_of(TensorList((), ("m.gguf",), {}))
+
+
+def test_a_models_figures_name_the_metadata_they_were_read_from():
+    metadata = dims(26, 2304, 9216, 8, 4, 256, 8192, 256000) | {A + "sliding_window": 4096}
+    model = model_of(found("gemma2", metadata))
+    assert model.origin("layers").where == "m.gguf gemma2.block_count"
+    sliding, full = (layer.attentions[0] for layer in model.layers[:2])
+    assert sliding.origin("window").where == "m.gguf gemma2.attention.sliding_window"
+    assert full.origin("kv_heads").where == "m.gguf gemma2.attention.head_count_kv"
+    assert full.origin("key_width").where == "m.gguf gemma2.attention.key_length"
+    assert [n for n, _ in model.grouped()] == [13, 13]
+
+
+def test_a_width_that_a_file_does_not_state_names_what_it_was_made_from():
+    model = model_of(found("llama", dims(2, 256, 512, 8, 2, None, 4096, 100)))
+    assert (
+        "embedding_length ÷ attention.head_count" in model.layers[0].attentions[0].origin("key_width").where
+    )

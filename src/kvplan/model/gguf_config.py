@@ -67,6 +67,15 @@ def entry_of(metadata: Metadata) -> Entry:
     return _entry(metadata.arch)
 
 
+def spellings_of(metadata: Metadata) -> dict[str, str]:
+    """The GGUF keys that a config's keys were made from, with the architecture before them."""
+    table = store.toml("gguf_archs.toml")
+    keys = table["keys"] | table["computed"] | _entry(metadata.arch).get("keys", {})
+    if metadata.get("attention.key_length") is None:
+        keys |= {"head_dim": "embedding_length ÷ attention.head_count"}
+    return {key: f"{metadata.arch}.{spelling}" for key, spelling in keys.items()}
+
+
 @functools.cache
 def _entry(arch: str) -> Entry:
     entry: Entry = store.toml("gguf_archs.toml")["arch"].get(arch, {"model_type": arch, "window": None})
@@ -181,7 +190,7 @@ def _filled(metadata: Metadata, key: str, layers: int) -> int | list[int] | None
     if not isinstance(stated, list):
         return stated or None
     filled = [value or max(stated) for value in stated[:layers]]
-    return filled[0] if len(set(filled)) == 1 else filled
+    return filled if len(set(filled)) > 1 else filled[0] or None
 
 
 def _blocks(found: TensorList) -> dict[int, set[str]]:
@@ -278,6 +287,8 @@ def _one_part(
 def _block_configs(metadata: Metadata, layers: int) -> list[dict[str, Any]]:
     """Llama-Nemotron: each layer's query heads per KV head and feed-forward width, either may be absent."""
     hidden = metadata.need("embedding_length")
+    if not hidden:
+        raise metadata.wrong("embedding_length", hidden, "expected the width of the model")
     columns = []
     for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length"):
         stated = metadata.numbers(key)
