@@ -144,3 +144,10 @@ def test_a_multimodal_config_that_does_not_name_its_decoder_takes_the_classs_own
 def test_each_difference_in_layers_is_still_one(row: dict[str, Any]) -> None:
     model = model_of(row)
     assert [word for layer in model.layers for word in words_of(layer)] != expected_of(row, model.max_context)
+
+
+def test_index_keys_are_kept_by_the_layers_the_offset_and_the_frequency_say() -> None:
+    config = {"model_type": "glm_moe_dsa", "num_hidden_layers": 10, "index_topk_freq": 4}
+    model = read_config({**config, "index_skip_topk_offset": 3}, "config.json")
+    own = [i for i, layer in enumerate(model.layers) if layer.attentions[0].index_width]
+    assert own == [0, 1, 2, 6]

@@ -123,8 +123,11 @@ def _grouped_weights(keys: Keys, table: Table, a: Attention, hidden: int) -> tup
     gate = keys.flag(table.get("output_gate"))
     shared_key_value = keys.flag(table.get("key_is_value"))
     q, k, v = a.query_heads * a.key_width, a.kv_heads * a.key_width, a.kv_heads * a.value_width
+    rank = keys.count("query_rank", table["query_rank"]) if "query_rank" in table else None
+    low = [Weight("q_a_proj", "attention", rank, source), Weight("q_a_norm", "norm", rank)] if rank else []
     weights = [
-        Weight("q_proj", "attention", q * (2 if gate else 1), source, bias, split="column"),
+        *low,
+        Weight("q_proj", "attention", q * (2 if gate else 1), rank or source, bias, split="column"),
         Weight("k_proj", "attention", k, source, bias and keys.flag(table.get("key_bias", True)), split="kv"),
     ]
     if not shared_key_value:

@@ -156,7 +156,10 @@ def _indices(rule: Rule, keys: Keys, count: int) -> Words | None:
 
 
 def _steps(rule: Rule, keys: Keys, count: int) -> Words | None:
-    """Sparse from layer `start` to `end`, at every `step`th, except those in the list `skip`."""
+    """`kind` from layer `start` to `end`, at every `step`th, except those in the list `skip`.
+
+    Layers are counted from 0 plus `shift`; with `offset`, those before layer `offset` are `kind` too.
+    """
     start, step = _number(rule, "start", keys) or 0, _number(rule, "step", keys)
     end = _number(rule, "end", keys)
     if step is None:
@@ -165,10 +168,11 @@ def _steps(rule: Rule, keys: Keys, count: int) -> Words | None:
         end = count - 1
     listed = (keys.list_of(rule["skip"]) or []) if "skip" in rule else []
     skipped = {keys.whole(rule["skip"], item, 0, 4096) for item in listed}
-    shift = rule.get("shift", 0)
+    offset = _number(rule, "offset", keys)
+    shift = rule.get("shift", 0) if offset is None else 1 - offset
     return [
         rule["kind"]
-        if start <= i <= end and step and (i + shift) % step == 0 and i not in skipped
+        if start <= i <= end and step and max(i + shift, 0) % step == 0 and i not in skipped
         else rule["otherwise"]
         for i in range(count)
     ]
