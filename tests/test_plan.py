@@ -28,8 +28,8 @@ def test_llama_70b_on_four_h100_leaves_about_half_of_each_for_the_cache() -> Non
     answer = kvplan.plan("meta-llama/Llama-3.1-70B-Instruct", gpu="h100", tp=4)
     memory, capacity = answer["fit"]["memory"], answer["fit"]["capacity"]
     assert memory["accelerator_bytes"] == 85_520_809_984
-    norms = (80 * 2 + 1) * 8192
-    assert memory["weight_bytes"] == (70_553_706_496 - norms) * 2 // 4 + norms * 2
+    norms, rotary = (80 * 2 + 1) * 8192, 131_072 * 128
+    assert memory["weight_bytes"] == ((70_553_706_496 - norms) // 4 + norms + rotary) * 2
     assert capacity["fits"]
     assert capacity["kv_tokens"] == pytest.approx(memory["kv_pool_bytes"] / 81_920, abs=1)
     assert answer["launch"] == "vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size 4"

@@ -12,7 +12,7 @@ from typing import Any
 
 from kvplan.facts.formats import Format, find_format
 from kvplan.facts.schemes import Scheme
-from kvplan.figure import Leaf, Number, Source, Trust, formula, named, total
+from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, total
 from kvplan.model.model import Layer, Model, Weight
 from kvplan.model.quantization import Quantization, quantization_of
 
@@ -75,9 +75,10 @@ def stored_parts(model: Model, split: Split) -> list[Stored]:
         first_only, last_only = weight.part in ("embedding", "position"), weight.part in ("head", "norm")
         if (first_only and split.stage) or (last_only and not last):
             continue
-        _add(sums, q.head_scheme() if q and weight.part == "head" else None, weight, None, split, 1)
+        _add(sums, q.outer_scheme(weight) if q else None, weight, None, split, 1)
     if _tied(model) and last and split.stage:
-        _add(sums, None, model.weights[0], None, split, 1)
+        head = replace(model.weights[0], part="head")
+        _add(sums, q.outer_scheme(head) if q else None, head, None, split, 1)
     plain = dtype_of(model).name
     return [Stored(s.name if s else plain, v, scales, s) for s, (v, scales) in sums.items() if v]
 
@@ -133,8 +134,63 @@ def rank_shape(weight: Weight, layer: Layer | None, split: Split) -> tuple[int, 
     return outputs, inputs
 
 
+def parameters(model: Model, leaf: Leaf, *, active: bool = False) -> Any:
+    """Values of the text decoder, or those that one token uses; explained by part and matrix."""
+    if leaf is bare:
+        return model.active_parameters if active else model.parameters
+    parts: dict[str, list[Any]] = {}
+    for count, layer in [*model.grouped(), (1, Layer(weights=model.weights))]:
+        for weight in layer.weights:
+            copies = weight.active if active and weight.active is not None else weight.copies
+            parts.setdefault(weight.part, []).append(_values(model, weight, count, copies, leaf))
+    summed = [named(f"{part}_parameters", "value", total(found)) for part, found in parts.items()]
+    return named("active_parameters" if active else "parameters", "value", total(summed))
+
+
+def _values(model: Model, weight: Weight, count: int, copies: int, leaf: Leaf) -> Any:
+    shape = Source(Trust.STATED, f"{model.file}: shape of {weight.name} in {model.model_type}")
+    values: Any = leaf(f"{weight.name}_outputs", weight.outputs, "value", shape)
+    if weight.inputs > 1 or weight.bias:
+        inputs = leaf(f"{weight.name}_inputs", weight.inputs + weight.bias, "value", shape)
+        values = values * inputs
+    if copies != 1:
+        values = leaf(f"{weight.name}_copies", copies, "copy", shape) * values
+    return leaf(f"{weight.name}_layers", count, "layer", shape) * values if count != 1 else values
+
+
+@formula("B")
+def rank_share(header_bytes: Number, rank_bytes: Number, formula_bytes: Number) -> Number:
+    """A rank's share of the files' bytes, in the proportion that the shapes give."""
+    return header_bytes * rank_bytes // formula_bytes
+
+
 def weight_bytes(model: Model, leaf: Leaf, split: Split | None = None) -> Any:
-    """Bytes of the text decoder's weights: in the checkpoint, or on one rank of a split."""
+    """Bytes of the text decoder's weights: in the checkpoint, or on one rank of a split.
+
+    What the files' own headers list wins over the formula; a rank's share follows the formula.
+    """
+    found = header_bytes(model)
+    if found is None:
+        return formula_bytes(model, leaf, split)
+    where = f"{', '.join(model.tensors.files[:2]) if model.tensors else ''}: tensors in the header"
+    header = leaf("header_bytes", found, "B", Source(Trust.MEASURED, where))
+    if split is None or split == Split(pads=False):
+        return named("weight_bytes", "B", header)
+    mine, whole = formula_bytes(model, leaf, split), formula_bytes(model, leaf)
+    share = rank_share(header, named("rank_formula_bytes", "B", mine), named("formula_bytes", "B", whole))
+    return named("weight_bytes", "B", share)
+
+
+def header_bytes(model: Model) -> int | None:
+    """Bytes of the decoder's tensors as the files' headers list them; None without files."""
+    if model.tensors is None:
+        return None
+    beside = ("vision", "audio", "mtp")
+    return sum(size for part, size in model.tensors.bytes_by_part().items() if part not in beside)
+
+
+def formula_bytes(model: Model, leaf: Leaf, split: Split | None = None) -> Any:
+    """The same from shapes and quantisation alone."""
     split = split or Split(pads=False)
     parts = []
     for stored in stored_parts(model, split):
@@ -166,13 +222,15 @@ def read_bytes(model: Model) -> tuple[int, int]:
                 _add(one, found, replace(weight, copies=1), layer, split, count)
             else:
                 _add(always, found, weight, layer, split, count)
-    head = q.head_scheme() if q else None
-    for weight in model.weights:
+    tied = [replace(model.weights[0], part="head")] if _tied(model) else []
+    for weight in [*model.weights, *tied]:
         if weight.part not in ("embedding", "position"):
-            _add(always, head if weight.part == "head" else None, weight, None, split, 1)
-    if _tied(model):
-        _add(always, head, model.weights[0], None, split, 1)
-    return _bytes_of(model, always), _bytes_of(model, one)
+            _add(always, q.outer_scheme(weight) if q else None, weight, None, split, 1)
+    listed, by_formula = header_bytes(model), int(formula_bytes(model, bare))
+    always_bytes, one_bytes = _bytes_of(model, always), _bytes_of(model, one)
+    if listed is None or not by_formula:
+        return always_bytes, one_bytes
+    return always_bytes * listed // by_formula, one_bytes * listed // by_formula
 
 
 def _bytes_of(model: Model, sums: dict[Scheme | None, list[int]]) -> int:

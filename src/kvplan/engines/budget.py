@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvplan.cost.weights import Split, weight_bytes
+from kvplan.cost.weights import Split
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.loaded import weights_on_rank
 from kvplan.facts import store
 from kvplan.figure import Leaf, Number, Source, Trust, ceiling, formula, most, named
 
@@ -59,7 +60,8 @@ def memory_of(d: Deployment, leaf: Leaf) -> dict[str, Any]:
     accelerator = leaf("accelerator_bytes", d.memory_bytes, "B", d.memory_source)
     share = leaf("gpu_memory_utilization", d.gpu_memory_utilization, "", d.utilization_source)
     requested = requested_bytes(accelerator, share)
-    mine = weight_bytes(d.model, leaf, Split(tp=d.tp))
+    mine = weights_on_rank(d.model, Split(tp=d.tp), leaf, d.accelerator.arch)
+    mine = named("weight_bytes", "B", mine)
     pools = {}
     parts: dict[str, Any] = {}
     for end in ENDS:

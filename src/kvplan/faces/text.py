@@ -15,6 +15,7 @@ from kvplan.verbs.answer import Answer
 Row = tuple[str, str, str]
 _BAR = 60
 _PIPE_WIDTH = 110
+_MOST_INPUTS = 5
 _PARTS = (
     ("weight_bytes", "weights", "blue"),
     ("activation_bytes", "activations", "magenta"),
@@ -43,11 +44,17 @@ def _rests_on(out: Console, answer: Answer) -> None:
     label = weakest[0].source.trust.label if weakest and weakest[0].source else ""
     out.print()
     out.print(f"[bold]rests on[/bold] (weakest inputs, {label}):")
-    for figure in weakest[:5]:
+    if len(weakest) <= _MOST_INPUTS or label == "assumed":
+        for figure in weakest:
+            out.print(Text(f"  {figure.name}: {figure.source.where if figure.source else ''}"))
+        return
+    roots: dict[str, list[str]] = {}
+    for figure in weakest:
         where = figure.source.where if figure.source else ""
-        out.print(Text(f"  {figure.name}: {where}"))
-    if len(weakest) > 5:
-        out.print(f"  and {len(weakest) - 5} more: --explain")
+        roots.setdefault(where.split(" ")[0].rstrip(":"), []).append(figure.name)
+    for root, names in roots.items():
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        out.print(Text(f"  {root}: {', '.join(names[:4])}{more}"))
 
 
 def _lines(out: Console, rows: list[Row]) -> None:
@@ -81,7 +88,17 @@ def _size(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     )
     if asked["batch"] > 1:
         rows.append((f"{count_text(asked['batch'])} sequences", bytes_text(kv["bytes_total"]), "the batch"))
+    rows.append(("weights", bytes_text(model["weight_bytes"]), _stored(answer["weights"])))
     _lines(out, rows)
+
+
+def _stored(weights: dict[str, Any] | None) -> str:
+    """How the weights are stored, and how far the formula is from the files."""
+    if weights is None:
+        return "from shapes and the stated quantisation; no weight file read"
+    kinds = ", ".join(f"{name} {bytes_text(size)}" for name, size in list(weights["by_dtype"].items())[:4])
+    difference = weights["relative_difference"]
+    return f"files: {kinds}" + (f"; formula {difference:+.2%}" if difference is not None else "")
 
 
 def _headline(model: dict[str, Any]) -> str:

@@ -40,6 +40,17 @@ def scheme(name: str, group: int = 0) -> Scheme:
     return replace(found, group=group) if group > 0 and found.group else found
 
 
+def ggml_scheme(name: str) -> Scheme | None:
+    """A ggml type as a scheme: whole bits a value, the rest of a block beside them."""
+    table = store.toml("ggml_types.toml")
+    found = table["type"].get(name.upper())
+    if found is None or found["bytes"] * 8 < found["block"]:
+        return None
+    bits = found["bytes"] * 8 // found["block"]
+    beside = found["bytes"] - found["block"] * bits // 8
+    return Scheme(name.lower(), bits, "bf16", f"{name.upper()}: {table['source']}", found["block"], beside)
+
+
 def method(name: str) -> dict[str, Any] | None:
     """What a quantisation method does when its config says no more, or None when it is not known."""
     found: dict[str, Any] | None = store.toml("quantization.toml")["methods"].get(name)
@@ -63,9 +74,12 @@ def module_names(part: str, model_type: str) -> list[str]:
 def flag(name: str) -> dict[str, Any] | None:
     """The quantisation config that `--quantization NAME` stands for, or None when not known."""
     found: dict[str, Any] | None = store.toml("quantization.toml")["flags"].get(name)
+    if found is None and ggml_scheme(name) is not None:
+        return {"quant_method": "gguf", "type": name}
     return dict(found) if found is not None else None
 
 
 def flag_names() -> list[str]:
-    """Every name `--quantization` takes."""
-    return list(store.toml("quantization.toml")["flags"])
+    """Every name `--quantization` takes, ggml's types included."""
+    ggml = [name.lower() for name in store.toml("ggml_types.toml")["type"]]
+    return [*store.toml("quantization.toml")["flags"], *ggml]

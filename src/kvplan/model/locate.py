@@ -10,29 +10,38 @@ from typing import Any
 
 from kvplan.errors import BadConfig, BadInput, UnknownName, did_you_mean, shown
 from kvplan.facts.catalogue import Entry, entries, find_model
+from kvplan.figure import Source, Trust
+from kvplan.model import gguf_model
+from kvplan.model.hub import fetch_model, is_repo_id
 from kvplan.model.model import Model
 from kvplan.model.read import read_config
+from kvplan.model.safetensors import read_safetensors
+from kvplan.model.tensors import TensorList
 from kvplan.units import bytes_text
 
 MAX_CONFIG_BYTES = 32 * 2**20
+_FILES = (".json", ".gguf", ".safetensors")
 
 
 def load_model(name: str | os.PathLike[str] | dict[str, Any]) -> Model:
-    """The model of that name, path, folder, or config given as a dict.
+    """The model of that name, path, folder, GGUF file, Hub repository, or config given as a dict.
 
-    Raises UnknownName when nothing is called that, BadConfig or BadInput when it cannot be read.
+    Raises UnknownName when nothing is called that, BadConfig or BadInput when it cannot be read,
+    Unreachable when the Hub does not answer.
     """
     if isinstance(name, dict):
         return read_config(name, "config given", str(name.get("_name_or_path") or "config"))
     text = os.fspath(name)
     if not text.strip() or "\0" in text:
-        raise BadInput("MODEL: empty; give a model id, a config.json or a folder")
+        raise BadInput("MODEL: empty; give a model id, a config.json, a folder or a .gguf file")
     path = Path(text).expanduser()
     if _exists(path):
         return load_path(path)
     entry = find_model(text)
     if entry is not None:
         return load_entry(entry)
+    if is_repo_id(text) and not text.endswith(_FILES) and not text.startswith("."):
+        return load_published(text)
     raise _not_found(text)
 
 
@@ -44,7 +53,7 @@ def _exists(path: Path) -> bool:
 
 
 def _not_found(text: str) -> UnknownName:
-    if text.endswith((".json", ".gguf", ".safetensors")) or text.startswith((".", "/", "~")):
+    if text.endswith(_FILES) or text.startswith((".", "/", "~")):
         return UnknownName(f"MODEL: no file or folder {shown(text)}; check the path")
     known = [e.id for e in entries()] + [e.id.rpartition("/")[2] for e in entries()]
     return UnknownName(
@@ -59,18 +68,66 @@ def load_entry(entry: Entry) -> Model:
     return replace(model, confidence=entry.confidence)
 
 
+def load_published(name: str) -> Model:
+    """A model of the Hugging Face Hub: its config and its weights' headers, never the weights."""
+    found = fetch_model(name)
+    where = f"config.json of {found.id}@{found.revision[:8]}"
+    model = read_config(found.config, where, found.id, found.sidecar)
+    return with_tensors(model, found.weights)
+
+
 def load_path(path: Path) -> Model:
-    """A config file under any name, or a folder with a config.json."""
-    sidecar = None
-    if path.is_dir():
-        folder, path = path, path / "config.json"
-        if not path.is_file():
-            raise BadInput(f"MODEL: no config.json in the folder {shown(str(folder))}; give one that has it")
-        beside = folder / "hf_quant_config.json"
-        sidecar = read_json(beside) if beside.is_file() else None
-    raw = read_json(path)
-    name = path.parent.name if path.name == "config.json" else path.stem
-    return read_config(raw, path.name, str(raw.get("_name_or_path") or name or path.name), sidecar)
+    """A config under any file name, a .gguf file, or a folder with a config.json and its weights."""
+    if path.suffix.lower() == ".gguf":
+        return load_gguf(path)
+    if path.suffix.lower() == ".safetensors":
+        raise BadInput(f"MODEL: {path.name} has no config; give the folder that holds it and its config.json")
+    if not path.is_dir():
+        raw = read_json(path)
+        name = path.parent.name if path.name == "config.json" else path.stem
+        return read_config(raw, path.name, str(raw.get("_name_or_path") or name or path.name))
+    file = path / "config.json"
+    if not file.is_file():
+        return _without_config(path)
+    raw = read_json(file)
+    beside = path / "hf_quant_config.json"
+    sidecar = read_json(beside) if beside.is_file() else None
+    name = str(raw.get("_name_or_path") or path.resolve().name)
+    model = read_config(raw, file.name, name, sidecar)
+    holds = any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").is_file()
+    return with_tensors(model, read_safetensors(path) if holds else None)
+
+
+def _without_config(folder: Path) -> Model:
+    found = sorted(folder.glob("*.gguf"))
+    if len(found) == 1 or (found and "-00001-of-" in found[0].name):
+        return load_gguf(found[0])
+    if found:
+        raise BadInput(f"MODEL: {shown(str(folder))} holds {len(found)} .gguf files; name one of them")
+    raise BadInput(f"MODEL: no config.json in the folder {shown(str(folder))}; give one that has it")
+
+
+def load_gguf(path: Path) -> Model:
+    """A model from a GGUF file: geometry from its metadata, weights from its tensor infos."""
+    model, found = gguf_model.load_gguf(path)
+    return with_tensors(replace(model, dtype=model.dtype or "float16"), found)
+
+
+def with_tensors(model: Model, tensors: TensorList | None) -> Model:
+    """The model with what its weight files' headers list; a difference from the formula is noted."""
+    if tensors is None:
+        return model
+    values = tensors.values_by_part()
+    beside = {part: values.get(part, 0) for part in ("vision", "audio", "mtp")}
+    source = Source(Trust.MEASURED, f"{', '.join(tensors.files[:2])}: tensors in the header")
+    return replace(
+        model,
+        tensors=tensors,
+        tower_parameters=beside["vision"] + beside["audio"],
+        mtp_parameters=beside["mtp"],
+        other_parameters=sum(beside.values()),
+        origins={**model.origins, "towers": source, "mtp": source},
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -80,9 +137,8 @@ def read_json(path: Path) -> dict[str, Any]:
             raise BadInput(f"MODEL: {shown(str(path))} is not a file; give a config.json or a folder")
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
-            raise BadInput(
-                f"MODEL: {path.name} has {bytes_text(size)}; a config has at most {bytes_text(MAX_CONFIG_BYTES)}"
-            )
+            most = bytes_text(MAX_CONFIG_BYTES)
+            raise BadInput(f"MODEL: {path.name} has {bytes_text(size)}; a config has at most {most}")
         raw = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise BadInput(f"MODEL: cannot read {shown(str(path))}: {error.strerror or error}") from None

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvplan.figure import Source, Trust
+from kvplan.model.tensors import TensorList
 
 Origins = Mapping[str, Source]
-UNKNOWN = Source(Trust.ASSUMED, "not recorded")
+UNKNOWN = Source(Trust.STATED, "nothing of this kind in the config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model's text decoder, read from a config, a GGUF file or a folder."""
+    """A model's text decoder, read from a config, a GGUF file or a folder.
+
+    `tower_parameters` and `mtp_parameters` stand beside the decoder (None: not known); `tensors` is
+    what the weight files' headers list, where there are any.
+    """
 
     id: str
     model_type: str
@@ -150,6 +155,9 @@ class Model:
     notes: tuple[str, ...] = ()
     confidence: str = ""
     mtp_layers: int = 0
+    tower_parameters: int | None = None
+    mtp_parameters: int | None = None
+    tensors: TensorList | None = field(default=None, compare=False)
 
     def origin(self, quantity: str) -> Source:
         """Where a quantity of the whole model was read."""

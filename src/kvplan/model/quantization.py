@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvplan.errors import BadConfig, shown
-from kvplan.facts.schemes import Scheme, algorithm, method, module_names, scheme
+from kvplan.facts.schemes import Scheme, algorithm, ggml_scheme, method, module_names, scheme
 from kvplan.model.model import Model, Weight
 
 PARTS = ("attention", "state", "indexer", "feed_forward", "expert", "shared_expert")
@@ -48,6 +48,7 @@ class Quantization:
     explicit: Named
     group: int = 0
     expert_default: Scheme | None = None
+    whole: Scheme | None = None  # what also stores embeddings and head
 
     def scheme_for(self, weight: Weight, layer: int) -> Scheme | None:
         """The scheme that stores a layer's matrix, or None when it keeps the model's dtype."""
@@ -61,8 +62,12 @@ class Quantization:
             return None
         return self.expert_default if weight.part == "expert" and self.expert_default else self.default
 
-    def head_scheme(self) -> Scheme | None:
-        """The scheme of the output head: 16 bit unless the config names it."""
+    def outer_scheme(self, weight: Weight) -> Scheme | None:
+        """The scheme of an embedding or the head: 16 bit unless the config names it."""
+        if weight.part in ("embedding", "head") and self.whole is not None:
+            return self.whole
+        if weight.part != "head":
+            return None
         named = self.explicit.find(-1, ["lm_head"])
         return scheme(named, self.group) if named is not None else None
 
@@ -86,6 +91,8 @@ def quantization_of(model: Model) -> Quantization | None:
     if name == "modelopt" or q.get("quant_algo"):
         return _modelopt(model, q)
     known = method(name)
+    if known is None and name == "gguf":
+        return _gguf(model, q)
     if known is None:
         raise BadConfig(
             f"quantization_config.quant_method: {shown(name)} in {model.file} is not known; "
@@ -99,11 +106,22 @@ def quantization_of(model: Model) -> Quantization | None:
     if name in ("gptq", "awq", "auto-round") and q.get("bits", 4) != 4:
         bits = shown(q.get("bits"))
         raise BadConfig(f"quantization_config.bits: {bits} in {model.file} is not known; 4 is")
-    ignored = _named((m, "") for m in _strings(q.get("modules_to_not_convert")))
+    kept = _strings(q.get("modules_to_not_convert"))
+    if known.get("keeps_edges") and not kept:
+        kept = ["model.layers.0", f"model.layers.{len(model.layers) - 1}"]
+    ignored = _named((m, "") for m in kept)
     experts = scheme("mxfp4") if q.get("expert_dtype") == "fp4" else None
     parts = tuple(known.get("parts", PARTS))
     default = scheme(chosen, group)
     return Quantization(name, model.model_type, default, parts, ignored, Named(), group, experts)
+
+
+def _gguf(model: Model, q: Mapping[str, Any]) -> Quantization:
+    """One ggml type for every matrix, embeddings and head included (what a pure quantisation is)."""
+    found = ggml_scheme(str(q.get("type")))
+    if found is None:
+        raise BadConfig(f"--quantization: {shown(q.get('type'))} is not a ggml type; such as q8_0 or q4_k")
+    return Quantization("gguf", model.model_type, found, PARTS, Named(), Named(), whole=found)
 
 
 def _bitsandbytes(q: Mapping[str, Any]) -> str:

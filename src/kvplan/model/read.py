@@ -14,6 +14,7 @@ from kvplan.facts.model_types import (
 )
 from kvplan.figure import Source, Trust
 from kvplan.model.attention import attention_of, compressed_weights
+from kvplan.model.beside import beside_parameters
 from kvplan.model.context import max_context
 from kvplan.model.extras import extra_weights
 from kvplan.model.feed_forward import dense_weights, expert_weights
@@ -39,7 +40,7 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
     context, context_source = max_context(keys)
     origins |= {k: keys.origins[k] for k in ("hidden", "vocab") if k in keys.origins}
     origins["max_context"] = context_source
-    return Model(
+    model = Model(
         id=id or file,
         model_type=model_type,
         file=file,
@@ -54,6 +55,14 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
         origins=origins,
         notes=tuple(notes),
         mtp_layers=keys.count("mtp_layers") or 0,
+    )
+    beside = beside_parameters(raw, model, spec)
+    return replace(
+        model,
+        tower_parameters=beside.towers,
+        mtp_parameters=beside.mtp,
+        other_parameters=beside.parameters,
+        origins={**model.origins, **beside.origins},
     )
 
 

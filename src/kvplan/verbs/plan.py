@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from kvplan.cost import cache
@@ -78,7 +80,8 @@ def plan(
     load = Load(prompt_tokens, output_tokens, batch or DEFAULT_BATCH, source)
     if batch is None:
         load = replace(load, batch=_batch_that_fits(d, load))
-    launch = launch_command(d, dtype, quantization)
+    served = str(model) if isinstance(model, (str, os.PathLike)) and Path(model).exists() else loaded.id
+    launch = launch_command(d, served, dtype, quantization)
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         fit = fit_part(d, load if batch else None, leaf)
@@ -92,7 +95,7 @@ def plan(
             "limits": _limits(d, fit, load),
             "levers": _levers(d),
             "launch": launch,
-            "notes": list(loaded.notes),
+            "notes": [*loaded.notes, *size.weight_notes(loaded)],
         }
 
     def draws(answer: dict[str, Any]) -> dict[str, Any]:
@@ -325,9 +328,9 @@ def _lever_row(name: str, change: dict[str, Any], d: Deployment) -> dict[str, An
     }
 
 
-def launch_command(d: Deployment, dtype: str = "auto", quantization: str | None = None) -> str:
+def launch_command(d: Deployment, served: str, dtype: str, quantization: str | None) -> str:
     """The command that starts this deployment, with only the flags that differ from defaults."""
-    words = ["vllm", "serve", d.model.id]
+    words = ["vllm", "serve", served]
     if d.tp > 1:
         words += ["--tensor-parallel-size", str(d.tp)]
     if d.context_source.where == "--max-model-len":

@@ -6,10 +6,10 @@ from typing import Any
 
 from kvplan.cost import cache
 from kvplan.cost.cache import Stored
-from kvplan.cost.weights import weight_bytes
+from kvplan.cost.weights import formula_bytes, header_bytes, parameters, weight_bytes
 from kvplan.errors import BadInput
 from kvplan.facts.formats import find_format
-from kvplan.figure import Leaf, Source, Trust, named
+from kvplan.figure import Leaf, Source, Trust, bare, named
 from kvplan.model.model import Model
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
@@ -19,6 +19,7 @@ from kvplan.verbs.series import growth_by_kind
 MAX_TOKENS = 10**12
 MAX_BATCH = 10**9
 MAX_TP = 4096
+MAX_DIFFERENCE = 0.01
 
 
 def size(
@@ -55,7 +56,8 @@ def size(
         return {
             "model": model_part(loaded, leaf),
             "kv": kv_part(loaded, stored, asked, leaf),
-            "notes": list(loaded.notes),
+            "weights": weights_part(loaded),
+            "notes": [*loaded.notes, *weight_notes(loaded)],
         }
 
     def draws(_: dict[str, Any]) -> dict[str, Any]:
@@ -83,14 +85,52 @@ def model_part(model: Model, leaf: Leaf) -> dict[str, Any]:
     return {
         "id": model.id,
         "model_type": model.model_type,
-        "layers": len(model.layers),
+        "layers": leaf("layers", len(model.layers), "layer", model.origin("layers")),
         "attention_layers": sum(layer.holds_tokens for layer in model.layers),
-        "parameters": model.parameters,
-        "active_parameters": model.active_parameters,
-        "other_parameters": model.other_parameters,
+        "parameters": parameters(model, leaf),
+        "active_parameters": parameters(model, leaf, active=True),
+        "other_parameters": _other(model, leaf),
         "weight_bytes": weight_bytes(model, leaf),
-        "max_context": model.max_context,
+        "max_context": model.max_context
+        if model.max_context is None
+        else leaf("max_context", model.max_context, "token", model.origin("max_context")),
     }
+
+
+def _other(model: Model, leaf: Leaf) -> Any:
+    """Values beside the decoder: towers and layers that predict ahead; None where a part is not known."""
+    if model.other_parameters is None:
+        return None
+    towers = leaf("tower_parameters", model.tower_parameters or 0, "value", model.origin("towers"))
+    mtp = leaf("mtp_parameters", model.mtp_parameters or 0, "value", model.origin("mtp"))
+    return named("other_parameters", "value", towers + mtp)
+
+
+def weights_part(model: Model) -> dict[str, Any] | None:
+    """The weight files' own bytes beside the formula's; None when only a config was given."""
+    found = header_bytes(model)
+    if found is None or model.tensors is None:
+        return None
+    by_formula = int(formula_bytes(model, bare))
+    if "general.architecture" in model.tensors.metadata:  # ggml types mix: compare values at the mean width
+        by_formula = model.parameters * model.tensors.bytes // max(1, model.tensors.values)
+    return {
+        "header_bytes": found,
+        "formula_bytes": by_formula,
+        "relative_difference": by_formula / found - 1 if found else None,
+        "by_dtype": model.tensors.bytes_by_dtype(),
+        "by_part": model.tensors.bytes_by_part(),
+        "files": list(model.tensors.files),
+    }
+
+
+def weight_notes(model: Model) -> list[str]:
+    """A sentence where header and formula differ by more than 1 %."""
+    part = weights_part(model)
+    difference = part["relative_difference"] if part else None
+    if difference is None or abs(difference) <= MAX_DIFFERENCE:
+        return []
+    return [f"the formula is {difference:+.1%} off the bytes that the weight files hold; theirs are used"]
 
 
 def kv_part(model: Model, stored: Stored, asked: dict[str, int], leaf: Leaf) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""Write docs/weights.md: logged weights beside predicted ones, the misses with their reasons."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from logged_weights import OTHER_CHECKPOINT, REASONS, compare  # noqa: E402
+
+PAGE = ROOT / "docs" / "weights.md"
+
+
+def page() -> str:
+    """The page's text."""
+    compared = compare()
+    count = len(compared)
+    agree = sum(one.agrees for one in compared)
+    median = statistics.median(abs(one.error) for one in compared)
+    lines = [
+        "# Weights: predicted beside logged",
+        "",
+        "What an engine's log says the weights take on one rank, beside what kvplan predicts from the config, its",
+        "quantisation and the split: the decoder's share, towers, the rotary table, kernel padding and the CUDA",
+        "allocator's rounding (`engines/loaded.py`). Made by `tools/weights_page.py`; a test keeps it fresh.",
+        "",
+        f"{agree} of {count} records of built-in models agree within 2 %; median error {median:.2%}.",
+        "",
+        "| record | model | ranks | quantisation | version | logged GiB | predicted GiB | error |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in compared:
+        row = one.row
+        ranks = f"tp {row['tp'] or 1}" + (f", pp {row['pp']}" if row["pp"] else "")
+        cells = [
+            row["id"],
+            row["as_logged"] or row["model"],
+            ranks,
+            row["quantization"] or "16 bit",
+            row["version"],
+        ]
+        figures = [f"{row['weights_gib']:.2f}", f"{one.predicted_gib:.2f}", f"{one.error:+.2%}"]
+        lines.append(f"| {' | '.join(str(cell) for cell in [*cells, *figures])} |")
+    lines += ["", "## Misses", ""]
+    lines += [f"- {name}: {why}." for name, why in REASONS.items()]
+    lines += ["", "## Left out", "", "Records of another checkpoint than any built-in model:", ""]
+    lines += [f"- {name}: {why}." for name, why in OTHER_CHECKPOINT.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Rewrite, or check."""
+    fresh = page()
+    if "--check" in sys.argv:
+        stale = not PAGE.is_file() or PAGE.read_text("utf-8") != fresh
+        raise SystemExit("docs/weights.md is stale: run python tools/weights_page.py" if stale else 0)
+    PAGE.write_text(fresh, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
