@@ -23,9 +23,10 @@ def page() -> str:
     lines = [
         "# Weights: predicted beside logged",
         "",
-        "What an engine's log says the weights take on one rank, beside what kvplan predicts from the config, its",
-        "quantisation and the split: the decoder's share, towers, the rotary table, kernel padding and the CUDA",
-        "allocator's rounding (`engines/loaded.py`). Made by `tools/weights_page.py`; a test keeps it fresh.",
+        "What an engine's log says the weights take on one rank, beside what kvplan predicts from the config,",
+        "its quantisation and the split: the decoder's share, towers, the rotary table, kernel padding and",
+        "the CUDA allocator's rounding (`engines/loaded.py`). Made by `tools/weights_page.py`; a test keeps it",
+        "fresh.",
         "",
         f"{agree} of {count} records of built-in models agree within 2 %; median error {median:.2%}.",
         "",
