@@ -94,7 +94,9 @@ def _accelerator(row: dict[str, Any]) -> Accelerator:
         vendor=row["vendor"],
         arch=row["arch"],
         memory_bytes=exact or (mib * 2**20 if mib else None),
-        memory_source="CUDA's total" if exact else row["memory_reported_by"] or "not known",
+        memory_source="CUDA's total"
+        if exact and exact != (mib or 0) * 2**20
+        else row["memory_reported_by"] or "not known",
         bytes_per_second=row["mem_bw_gbps"] * 1e9,
         peaks={k: v * 1e12 for k, v in row["dense_tflops"].items() if v},
         link_bytes_per_second=link * 1e9 / 2 if link else None,
@@ -103,6 +105,25 @@ def _accelerator(row: dict[str, Any]) -> Accelerator:
         unsure=tuple(row["unsure"]),
         notes=row["notes"],
     )
+
+
+def device_total(a: Accelerator) -> tuple[int, Source] | None:
+    """Bytes that the runtime reports as the device's total: as logs show it, or the driver's less what it
+    holds back. None where no memory is known."""
+    table = store.toml("device_total.toml")
+    logged = table.get(a.key)
+    if logged is not None:
+        return round(logged["gib"] * 2**30), Source(Trust.MEASURED, f"{a.name}: {logged['source']}")
+    if a.memory_bytes is None:
+        return None
+    source = a.source("memory")
+    if a.memory_source == "CUDA's total":
+        return a.memory_bytes, source
+    held = table["held_back"].get(a.vendor)
+    if held is None:
+        return a.memory_bytes, source
+    where = f"{source.where}, less {held['gib']:g} GiB that the driver holds back: {held['source']}"
+    return a.memory_bytes - round(held["gib"] * 2**30), Source(Trust.ASSUMED, where)
 
 
 def find_accelerator(name: str, field: str = "--gpu") -> Accelerator:
