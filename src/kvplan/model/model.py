@@ -137,7 +137,9 @@ class Model:
     """A model's text decoder, read from a config, a GGUF file or a folder.
 
     `tower_parameters` and `mtp_parameters` stand beside the decoder (None: not known); `tensors` is
-    what the weight files' headers list, where there are any.
+    what the weight files' headers list, where there are any. `stated_window` is the window that the
+    config states whatever its layers do (`window_off`: and switches off); `state_dtype` and
+    `state_chunk` what it states of recurrent states.
     """
 
     id: str
@@ -158,6 +160,10 @@ class Model:
     tower_parameters: int | None = None
     mtp_parameters: int | None = None
     tensors: TensorList | None = field(default=None, compare=False)
+    stated_window: int | None = None
+    window_off: bool = False
+    state_dtype: str = ""
+    state_chunk: int | None = None
 
     def origin(self, quantity: str) -> Source:
         """Where a quantity of the whole model was read."""

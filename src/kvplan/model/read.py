@@ -55,6 +55,7 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
         origins=origins,
         notes=tuple(notes),
         mtp_layers=keys.count("mtp_layers") or 0,
+        **_asides(keys),
     )
     beside = beside_parameters(raw, model, spec)
     return replace(
@@ -64,6 +65,20 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
         other_parameters=beside.parameters,
         origins={**model.origins, **beside.origins},
     )
+
+
+def _asides(keys: Keys) -> dict[str, Any]:
+    """What engines read beside the layers: windows that do nothing, dtypes and chunks of states."""
+    window, dtype = keys.find("sliding_window", ["sliding_window"]), None
+    for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
+        dtype = dtype or keys.text(key)
+    chunk = keys.find("chunk", ["mamba_chunk_size", "chunk_size"])
+    return {
+        "stated_window": window[1] if window and type(window[1]) is int and window[1] > 0 else None,
+        "window_off": keys.raw.get("use_sliding_window") is False,
+        "state_dtype": dtype or "",
+        "state_chunk": chunk[1] if chunk and type(chunk[1]) is int and chunk[1] > 0 else None,
+    }
 
 
 def _needs_hidden(spec: Spec) -> bool:

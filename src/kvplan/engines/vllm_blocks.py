@@ -1,0 +1,91 @@
+"""Tokens a block: the flag, the backend's preference, and what recurrent states raise it to.
+
+vLLM 0.32.0 platforms/interface.py update_block_size_for_backend, _align_hybrid_block_size;
+0.10.1 to 0.19.1 model_executor/models/config.py HybridAttentionMambaModelConfig.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+from kvplan.engines.vllm_defaults import (
+    GIVEN,
+    block_size_row,
+    compressed,
+    is_hybrid,
+    is_latent,
+    whole_flag,
+)
+from kvplan.engines.vllm_layers import Rank, is_sparse, layers_of
+from kvplan.engines.vllm_specs import MAMBA, Spec
+
+KERNEL_TOKENS = 16  # the smallest block of most attention kernels
+CPU_KERNEL_TOKENS = 32
+STATE_CHUNK = 2048  # vLLM 0.14.0 config/model.py get_mamba_chunk_size, where the config states none
+
+
+def settle_block_sizes(rank: Rank) -> None:
+    """Fill in the block size, the block of states and the page that states are padded to."""
+    _chosen(rank)
+    s = rank.settings
+    given = whole_flag(rank.setup.flags, "mamba_block_size")
+    s.state_block_size = given or (s.block_size if s.state_mode != "none" else s.max_model_len)
+    if is_hybrid(rank.model):
+        _aligned(rank)
+
+
+def _chosen(rank: Rank) -> None:
+    """The flag, unless the platform takes one size only; else the backend's default."""
+    latent = is_latent(rank.model, rank.rules)
+    row = block_size_row(
+        rank.setup,
+        rank.rules,
+        latent=latent,
+        sparse=is_sparse(rank.model),
+        compressed=compressed(rank.model),
+    )
+    given = whole_flag(rank.setup.flags, "block_size")
+    if given and not row.get("forced"):
+        rank.settings.fill("block_size", given, GIVEN)
+        return
+    if given and given != row["value"]:
+        rank.settings.notes.append(f"block_size {given} is overridden by {row['value']}: {row['source']}")
+    rank.settings.fill("block_size", row["value"], row["source"])
+
+
+def _aligned(rank: Rank) -> None:
+    """Raise the block until one attention page holds one state, then pad states to that page."""
+    s, rules = rank.settings, rank.rules
+    specs = [m.spec for m in layers_of(rank, 1)]
+    state_page = max(spec.unpadded_bytes for spec in specs if spec.kind == MAMBA)
+    token = next((spec.page_bytes for spec in specs if _is_attention(spec)), 0)
+    if not state_page or not token:
+        return
+    step = _step(rank)
+    if s.state_mode in ("all", "chunked"):
+        base = whole_flag(rank.setup.flags, "mamba_block_size") or rank.model.state_chunk or STATE_CHUNK
+        step = lcm(base, step)
+        block = step * -(-(-(-state_page // token)) // step)
+        s.state_block_size = block
+    else:
+        block = step * -(-state_page // (step * token))
+    if s.block_size < block:
+        s.fill("block_size", block, f"raised to hold a state of {state_page:,} B; {rules.source('state_alignment')}")
+    if s.state_mode == "align":
+        s.state_block_size = s.block_size
+    page = s.block_size * token
+    s.state_page_padded = page if page != state_page else None
+
+
+def _is_attention(spec: Spec) -> bool:
+    return spec.kind != MAMBA and spec.role != "indexer"
+
+
+def _step(rank: Rank) -> int:
+    """Multiples in which the block is raised."""
+    rules, latent = rank.rules, is_latent(rank.model, rank.rules)
+    if rules.state_alignment == "fixed":
+        return rules.mla_alignment if latent else KERNEL_TOKENS
+    kernel = CPU_KERNEL_TOKENS if rank.setup.platform == "cpu" and not latent else KERNEL_TOKENS
+    step = max(kernel, rank.settings.block_size)
+    return max(step, rules.mla_alignment) if latent else step
