@@ -24,7 +24,7 @@ from kvplan.engines.vllm_groups import Refused, bytes_per_block, groups_of, on_s
 from kvplan.engines.vllm_layers import Rank, layers_of, rank_of
 from kvplan.engines.vllm_printed import Printed, printed
 from kvplan.engines.vllm_request import Request, blocks_of_group
-from kvplan.engines.vllm_specs import CIRCULAR, SLIDING_MLA, CacheLayer, Group
+from kvplan.engines.vllm_specs import CIRCULAR, MLA, SLIDING_MLA, CacheLayer, Group
 from kvplan.engines.vllm_v0 import v0_layers
 from kvplan.engines.vllm_version import Rules, rules_of
 from kvplan.errors import BadInput, shown
@@ -215,7 +215,7 @@ def _needed(plan: Plan) -> int:
 
 def _group(group: Group, request: Request) -> CacheGroup:
     return CacheGroup(
-        kind=group.kind,
+        kind=request.rules.latent_kind if group.kind == MLA else group.kind,
         layers=len(group.members),
         page_bytes=group.page_bytes,
         blocks_per_request=int(blocks_of_group(group, request)),

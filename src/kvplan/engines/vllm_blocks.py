@@ -6,6 +6,7 @@ vLLM 0.32.0 platforms/interface.py update_block_size_for_backend, _align_hybrid_
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import lcm
 
 from kvplan.engines.vllm_defaults import (
@@ -21,6 +22,7 @@ from kvplan.engines.vllm_specs import MAMBA, Spec
 
 KERNEL_TOKENS = 16  # the smallest block of most attention kernels
 CPU_KERNEL_TOKENS = 32
+DEFAULT_BLOCK = 16  # vLLM 0.32.0 config/cache.py
 STATE_CHUNK = 2048  # vLLM 0.14.0 config/model.py get_mamba_chunk_size, where the config states none
 
 
@@ -29,9 +31,12 @@ def settle_block_sizes(rank: Rank) -> None:
     _chosen(rank)
     s = rank.settings
     given = whole_flag(rank.setup.flags, "mamba_block_size")
-    s.state_block_size = given or (s.block_size if s.state_mode != "none" else s.max_model_len)
     if is_hybrid(rank.model):
+        s.state_block_size = given or (s.block_size if s.state_mode != "none" else s.max_model_len)
         _aligned(rank)
+    else:  # set before the platform picks a block size
+        block = whole_flag(rank.setup.flags, "block_size") or DEFAULT_BLOCK
+        s.state_block_size = given or (block if s.state_mode != "none" else s.max_model_len)
 
 
 def _chosen(rank: Rank) -> None:
@@ -56,7 +61,7 @@ def _chosen(rank: Rank) -> None:
 def _aligned(rank: Rank) -> None:
     """Raise the block until one attention page holds one state, then pad states to that page."""
     s, rules = rank.settings, rank.rules
-    specs = [m.spec for m in layers_of(rank, 1)]
+    specs = [m.spec for m in layers_of(replace(rank, stated_widths=True), 1)]
     state_page = max(spec.unpadded_bytes for spec in specs if spec.kind == MAMBA)
     token = next((spec.page_bytes for spec in specs if _is_attention(spec)), 0)
     if not state_page or not token:

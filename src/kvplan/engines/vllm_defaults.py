@@ -77,7 +77,8 @@ def is_latent(model: Model, rules: Rules) -> bool:
     """Whether vLLM caches latent vectors for this model."""
     if not rules.mla or model.model_type in table_of("model")["latent_as_full"]:
         return False
-    return any(a.latent is not None for _, layer in model.grouped() for a in layer.attentions)
+    kinds = ((a.latent is not None or a.kind == "compressed") for _, x in model.grouped() for a in x.attentions)
+    return any(kinds)
 
 
 def is_hybrid(model: Model) -> bool:
@@ -102,6 +103,8 @@ def _length(s: Settings, model: Model, setup: Setup, rules: Rules) -> None:
     length = whole_flag({"max_model_len": given}, "max_model_len")
     if length is not None:
         s.fill("max_model_len", length, GIVEN)
+    elif model.trained_context and rules.trained_context:
+        s.fill("max_model_len", model.trained_context, rules.source("trained_context"))
     elif model.max_context:
         s.fill("max_model_len", model.max_context, model.origin("max_context").where)
     else:
@@ -125,7 +128,7 @@ def _caching(s: Settings, model: Model, setup: Setup, rules: Rules, latent: bool
         s.fill("prefix_caching", rules.prefix_caching, rules.source("prefix_caching"))
     chunked = on_flag(flags, "enable_chunked_prefill")
     s.fill("chunked_prefill", chunked is not False, GIVEN if chunked is not None else "vLLM V1: on")
-    if setup.platform == "cpu" and latent and not compressed(model):
+    if setup.platform == "cpu" and latent:
         why = "vLLM 0.32.0 platforms/cpu.py: latent attention runs without"
         s.fill("prefix_caching", False, why)
         s.fill("chunked_prefill", False, why)

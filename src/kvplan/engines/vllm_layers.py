@@ -33,6 +33,7 @@ class Rank:
     rules: Rules
     cached: str
     drafted: int
+    stated_widths: bool = False  # heads as the config states them, whatever the class makes of it
 
     @property
     def dtype(self) -> str:
@@ -122,6 +123,8 @@ def _grouped(a: Attention, rank: Rank, block: int, window: int | None) -> Spec:
     if a.latent is not None:  # latent attention run as plain attention
         heads = a.query_heads
         key = value = a.latent.nope_width + a.latent.rope_width
+    elif rank.model.model_type in table_of("model")["head_from_hidden"] and not rank.stated_widths:
+        key = value = rank.model.hidden // a.query_heads
     kind, span, chunk = FULL, None, None
     if a.kind == "cross":
         kind = CROSS

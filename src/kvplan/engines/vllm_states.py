@@ -26,7 +26,7 @@ def state_dtypes(
         return tail, tail
     if given != "auto":
         return tail, dtype_named(given)
-    row = row_for(table_of("state_dtype"), version, mixer=state.mixer, model_type=model.model_type)
+    row = row_for(table_of("state_dtype"), version, mixer=state.mixer, outer_type=model.outer_type)
     if row is None:
         return tail, tail
     named = (model.state_dtype or row.get("otherwise", "")) if row["value"] == "config" else row["value"]

@@ -56,7 +56,8 @@ class Rules:
     sliding_value_width: bool = True
     checkpoint_kv_dtype: bool = True
     sparse_auto_dtype: str = "auto"
-    cuda_default_block: int = 16
+    trained_context: bool = True
+    latent_kind: str = "MLAAttentionSpec"
     prefix_caching: bool = True
     states_prefix_caching: bool = True
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)

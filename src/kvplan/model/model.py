@@ -139,7 +139,8 @@ class Model:
     `tower_parameters` and `mtp_parameters` stand beside the decoder (None: not known); `tensors` is
     what the weight files' headers list, where there are any. `stated_window` is the window that the
     config states whatever its layers do (`window_off`: and switches off); `state_dtype` and
-    `state_chunk` what it states of recurrent states.
+    `state_chunk` what it states of recurrent states; `trained_context` the length before LongRoPE
+    stretched it; `outer_type` the config's own model type, which may wrap the decoder's.
     """
 
     id: str
@@ -164,6 +165,8 @@ class Model:
     window_off: bool = False
     state_dtype: str = ""
     state_chunk: int | None = None
+    trained_context: int | None = None
+    outer_type: str = ""
 
     def origin(self, quantity: str) -> Source:
         """Where a quantity of the whole model was read."""

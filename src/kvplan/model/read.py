@@ -55,6 +55,7 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
         origins=origins,
         notes=tuple(notes),
         mtp_layers=keys.count("mtp_layers") or 0,
+        outer_type=str(raw.get("model_type") or model_type),
         **_asides(keys),
     )
     beside = beside_parameters(raw, model, spec)
@@ -73,9 +74,14 @@ def _asides(keys: Keys) -> dict[str, Any]:
     for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
         dtype = dtype or keys.text(key)
     chunk = keys.find("chunk", ["mamba_chunk_size", "chunk_size"])
+    scaling = keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
+    trained = keys.raw.get("original_max_position_embeddings") if kind in ("longrope", "su") else None
+    off = keys.find("use_sliding_window", ["use_sliding_window"])
     return {
+        "trained_context": trained if type(trained) is int and trained > 0 else None,
         "stated_window": window[1] if window and type(window[1]) is int and window[1] > 0 else None,
-        "window_off": keys.raw.get("use_sliding_window") is False,
+        "window_off": off is not None and off[1] is False,
         "state_dtype": dtype or "",
         "state_chunk": chunk[1] if chunk and type(chunk[1]) is int and chunk[1] > 0 else None,
     }
