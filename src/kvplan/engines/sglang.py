@@ -149,7 +149,8 @@ def max_running_requests(model: Model, run: Started, stage: Stage, tokens: Any, 
         low, high = int(table["min_requests"]), int(table["max_requests"])
         scale = leaf("request_scale", int(table["request_scale"]), "", rule)
         found = estimated_requests(tokens, run.context or value_of(tokens) or 1, scale, low, high)
-        found = half_the_tokens(found, tokens) if half != "none" else found
+        extra = int(run.rules["running_extra"])
+        found = half_the_tokens(found + extra if extra else found, tokens)
     if stage.state is not None and value_of(stage.state.slots):
         ratio = leaf("states_per_request", states_per_request(model, run), "slot", rule)
         found = least(found, stage.state.slots // ratio)

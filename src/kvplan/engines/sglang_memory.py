@@ -94,6 +94,9 @@ def mem_fraction_static(
         value = _by_table(setup, rules, mib)
         where = Source(Trust.ENGINE_RULE, f"SGLang {rules['source']}")
         return leaf("mem_fraction_static", value, "", where)
+    if rules_of(setup.version)["fraction"] == "tiers":
+        value = round((mib - _by_tier(setup, rules)) / mib, 3) * vision_factor(model, vision)
+        return leaf("mem_fraction_static", value, "", Source(Trust.ENGINE_RULE, f"SGLang {rules['source']}"))
     total = leaf("device_mib", mib, "MiB", Source(Trust.STATED, "the device's total memory"))
     left = (total - reserved_mib(model, setup, leaf, mib)) / total
     found = _rounded(left)
@@ -107,6 +110,14 @@ def mem_fraction_static(
 def _rounded(x: Any) -> Any:
     """Rounded to three decimals, as SGLang does; a figure keeps its parts."""
     return floor(x * 1000 + 0.5) / 1000
+
+
+def _by_tier(setup: Setup, rules: dict[str, Any]) -> float:
+    """MiB kept back by the device's memory and the ranks alone (0.4.9 to 0.5.1)."""
+    row, _ = memory_tier(setup)
+    found = float(row["reserved_gib"] + row["rank_gib"] * setup.tp * setup.pp) * 1024 + _draft_mib(setup)
+    dp = attention_ranks(setup) > 1 or setup.flags.get("enable_dp_attention")
+    return found + float(rules["dp_attention_mib"]) if dp else found
 
 
 def _by_table(setup: Setup, rules: dict[str, Any], mib: float) -> float:
