@@ -4,10 +4,11 @@ Each verb is a function that returns the document its command prints with `--jso
 """
 
 from kvplan.errors import KvplanError
-from kvplan.verbs.listing import accelerators, models
+from kvplan.verbs.fit import fit
+from kvplan.verbs.listing import accelerators, engines, models
 from kvplan.verbs.plan import plan
 from kvplan.verbs.size import size
 from kvplan.verbs.timeline import timeline
 
 __version__ = "0.1.0"
-__all__ = ["KvplanError", "accelerators", "models", "plan", "size", "timeline"]
+__all__ = ["KvplanError", "accelerators", "engines", "fit", "models", "plan", "size", "timeline"]

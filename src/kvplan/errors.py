@@ -3,6 +3,7 @@
     KvplanError             one line: what is wrong, where it was read, what to do
     ├─ BadInput             a flag, a file or a config that cannot be used
     │  ├─ BadConfig         a config.json whose content is wrong or incomplete
+    │  ├─ NotServed         a model that the engine does not run
     │  └─ UnknownName       a model, accelerator, engine or format that is not known
     └─ Unreachable          something outside this machine did not answer
 
@@ -28,6 +29,10 @@ class BadInput(KvplanError):
 
 class BadConfig(BadInput):
     """A config.json whose content is wrong or incomplete."""
+
+
+class NotServed(BadInput):
+    """A model that the engine does not run; sizes still hold."""
 
 
 class UnknownName(BadInput):

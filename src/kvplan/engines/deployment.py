@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kvplan.cost.cache import Stored
+from kvplan.engines.engine import Setup
 from kvplan.facts.accelerators import Accelerator
 from kvplan.figure import Source
 from kvplan.model.model import Model
@@ -12,20 +14,26 @@ from kvplan.model.model import Model
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A model, the accelerator of one rank, how many ranks, and the settings that size memory.
+    """A model, the accelerator of one rank, how it is split, and the engine as it is started.
 
-    A lever changes this record and nothing else; the same arithmetic then runs again.
+    A lever changes this record and nothing else; the same arithmetic then runs again. `accelerator`
+    and `memory_bytes` are None where the cache's own bytes are given instead; `measured` holds the
+    figures a user measured (weight_bytes, activation_bytes, graph_bytes, kv_pool_bytes), which stand
+    in place of the predicted ones; `in_use_bytes` is what others hold on the device.
     """
 
     model: Model
-    accelerator: Accelerator
-    memory_bytes: int
-    memory_source: Source
-    tp: int
+    setup: Setup
     stored: Stored
-    gpu_memory_utilization: float
-    utilization_source: Source
+    accelerator: Accelerator | None
+    memory_bytes: int | None
+    memory_source: Source
     max_model_len: int
     context_source: Source
-    engine: str = "vllm"
-    version: str = ""
+    in_use_bytes: int = 0
+    measured: Mapping[str, tuple[int, Source]] = field(default_factory=dict)
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel ranks."""
+        return self.setup.tp

@@ -10,6 +10,7 @@ import typer
 
 import kvplan
 from kvplan.errors import BadInput, KvplanError, shown
+from kvplan.faces.engine_options import takes_engine_flags
 
 if TYPE_CHECKING:
     from kvplan.verbs.answer import Answer
@@ -62,6 +63,7 @@ _Quantization = Annotated[
     ),
 ]
 _ALL = "*"
+_FACE = ("as_json", "explain", "plot", "check")  # options of the face alone
 
 
 @app.callback(invoke_without_command=True)
@@ -151,16 +153,100 @@ def _steps(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
+_Gpu = Annotated[str, typer.Option("--gpu", help="h100, H100-SXM-80GB, rtx4090, … (kvplan accelerators)")]
+_GpuMemory = Annotated[
+    str, typer.Option("--gpu-memory", metavar="SIZE", help="instead of the catalogue's memory; a MIG slice")
+]
+_Engine = Annotated[str, typer.Option("--engine", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers")]
+_Version = Annotated[
+    str, typer.Option("--engine-version", metavar="X", help="0.19 is the newest 0.19 known; the newest else")
+]
+_Pp = Annotated[int, typer.Option("--pp", help="pipeline stages")]
+_Check = Annotated[bool, typer.Option("--check", help="exit 1 when it does not fit")]
+_MEASURED = "figures you measured"
+_Pool = Annotated[
+    str,
+    typer.Option(
+        "--kv-cache-memory-bytes",
+        metavar="SIZE",
+        help="one rank's cache; no --gpu needed",
+        rich_help_panel=_MEASURED,
+    ),
+]
+_Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights-memory", metavar="SIZE", help="as the engine printed it", rich_help_panel=_MEASURED
+    ),
+]
+_Activation = Annotated[
+    str,
+    typer.Option("--activation-memory", metavar="SIZE", help="the profiled peak", rich_help_panel=_MEASURED),
+]
+_Graphs = Annotated[
+    str, typer.Option("--graph-memory", metavar="SIZE", help="CUDA graphs", rich_help_panel=_MEASURED)
+]
+
+
 @app.command()
+@takes_engine_flags
+def fit(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too"),
+    ] = "",
+    gpu: _Gpu = "",
+    engine: _Engine = "vllm",
+    engine_version: _Version = "",
+    tp: _Tp = 1,
+    pp: _Pp = 1,
+    dp: Annotated[int, typer.Option(help="data-parallel replicas")] = 1,
+    ep: Annotated[int, typer.Option(help="expert-parallel ranks")] = 1,
+    dcp: Annotated[int, typer.Option(help="decode context-parallel ranks")] = 1,
+    attention_dp: Annotated[int, typer.Option(help="ranks that each serve their own requests")] = 1,
+    batch: Annotated[int, typer.Option(help="so many sequences of the maximum length must fit")] = 0,
+    dtype: _Dtype = "auto",
+    quantization: _Quantization = "",
+    kv_cache_dtype: _Kv = "auto",
+    gpu_memory: _GpuMemory = "",
+    memory_in_use: Annotated[str, typer.Option(metavar="SIZE", help="held by others on the device")] = "",
+    kv_cache_memory_bytes: _Pool = "",
+    weights_memory: _Weights = "",
+    activation_memory: _Activation = "",
+    graph_memory: _Graphs = "",
+    command: Annotated[
+        str, typer.Option(metavar="LINE", help="a launch command as you would paste it: vllm serve …")
+    ] = "",
+    against: Annotated[
+        str, typer.Option(metavar="VERSION", help="what changes in another version, and the rule that did")
+    ] = "",
+    as_json: _Json = False,
+    explain: _Explain = "",
+    plot: _Plot = "",
+    check: _Check = False,
+    **engine_flags: Any,
+) -> None:
+    """The memory budget of one rank, and the capacity as the named engine and version will print it."""
+    own = dict(_context().params)
+    given = {name: own[name] for name in _given() if name not in _FACE}
+    answer = kvplan.fit(**given)
+    asked = {"tp": tp, "gpu": gpu}
+    _draw(plot, answer, "fit")
+    _show(answer, "fit", as_json, explain, asked)
+    if check and not answer["capacity"]["fits"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+@takes_engine_flags
 def plan(
     model: _Model,
-    gpu: Annotated[str, typer.Option("--gpu", help="h100, H100-SXM-80GB, rtx4090, … (kvplan accelerators)")],
+    gpu: _Gpu,
+    engine: _Engine = "vllm",
+    engine_version: _Version = "",
     tp: _Tp = 1,
-    gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help="instead of the catalogue's memory")] = "",
-    gpu_memory_utilization: Annotated[
-        float, typer.Option(help="share of the device, vLLM's default else")
-    ] = 0,
-    max_model_len: Annotated[int, typer.Option(help="longest sequence, the model's own else")] = 0,
+    pp: _Pp = 1,
+    gpu_memory: _GpuMemory = "",
     kv_cache_dtype: _Kv = "auto",
     dtype: _Dtype = "auto",
     quantization: _Quantization = "",
@@ -172,24 +258,12 @@ def plan(
     as_json: _Json = False,
     explain: _Explain = "",
     plot: _Plot = "",
-    check: Annotated[bool, typer.Option("--check", help="exit 1 when it does not fit")] = False,
+    check: _Check = False,
+    **engine_flags: Any,
 ) -> None:
     """The one-page answer: memory, capacity, floors of prefill and decode, limits, levers, launch."""
-    given = _given()
-    answer = kvplan.plan(
-        model,
-        gpu=gpu,
-        tp=tp,
-        gpu_memory=gpu_memory if "gpu_memory" in given else None,
-        gpu_memory_utilization=gpu_memory_utilization if "gpu_memory_utilization" in given else None,
-        max_model_len=max_model_len if "max_model_len" in given else None,
-        kv_cache_dtype=kv_cache_dtype,
-        dtype=dtype,
-        quantization=quantization or None,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        batch=batch if "batch" in given else None,
-    )
+    own = dict(_context().params)
+    answer = kvplan.plan(**{name: own[name] for name in _given() if name not in _FACE})
     asked = {"gpu": gpu, "tp": tp, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
     _draw(plot, answer, "plan")
     _show(answer, "plan", as_json, explain, asked)
@@ -215,6 +289,15 @@ def accelerators(
 ) -> None:
     """The built-in accelerators: memory, bandwidth, dense peaks, with their sources."""
     _listing(kvplan.accelerators(filter), "accelerators", as_json)
+
+
+@app.command()
+def engines(
+    filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="part of an engine's name")] = "",
+    as_json: _Json = False,
+) -> None:
+    """The engines and their versions whose rules are known."""
+    _listing(kvplan.engines(filter), "engines", as_json)
 
 
 def _given() -> set[str]:

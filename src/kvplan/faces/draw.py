@@ -15,6 +15,8 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         return [picture.cache_growth(rows["growth"], f"{answer['model']['id']}: cache of one sequence")]
     if verb == "timeline":
         return [picture.cache_growth(rows["steps"], "cache held after each step")]
+    if verb == "fit":
+        return [picture.memory_split(rows["memory"])]
     roof = rows["roofline"]
     return [
         picture.memory_split(rows["memory"]),

@@ -6,30 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from kvplan.faces import fit_report
+from kvplan.faces.table import Row, console, lines
 from kvplan.units import bytes_text, count_text, decimal_text, seconds_text
 from kvplan.verbs.answer import Answer
 
-Row = tuple[str, str, str]
-_BAR = 60
-_PIPE_WIDTH = 110
+_BAR = 30
 _MOST_INPUTS = 5
-_PARTS = (
-    ("weight_bytes", "weights", "blue"),
-    ("activation_bytes", "activations", "magenta"),
-    ("graph_bytes", "graphs", "yellow"),
-    ("overhead_bytes", "overhead", "red"),
-    ("kv_pool_bytes", "KV cache", "green"),
-)
-_GLYPHS = {"weights": "█", "activations": "▓", "graphs": "▒", "overhead": "▚", "KV cache": "░"}
-
-
-def console() -> Console:
-    """Standard output; where it is no terminal, plain and of a fixed width."""
-    out = Console(highlight=False, soft_wrap=True)
-    return out if out.is_terminal else Console(highlight=False, soft_wrap=True, width=_PIPE_WIDTH)
 
 
 def show(verb: str, answer: Answer, asked: dict[str, Any]) -> None:
@@ -57,16 +42,6 @@ def _rests_on(out: Console, answer: Answer) -> None:
         out.print(Text(f"  {root}: {', '.join(names[:4])}{more}"))
 
 
-def _lines(out: Console, rows: list[Row]) -> None:
-    table = Table.grid(padding=(0, 2), pad_edge=False)
-    for _ in range(3):
-        table.add_column()
-    table.columns[1].justify = "right"
-    for name, value, remark in rows:
-        table.add_row(Text(name), Text(value, style="bold"), Text(remark, style="dim"))
-    out.print(table)
-
-
 def _size(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     model, kv = answer["model"], answer["kv"]
     out.print(Text(_headline(model), style="bold"))
@@ -89,7 +64,7 @@ def _size(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     if asked["batch"] > 1:
         rows.append((f"{count_text(asked['batch'])} sequences", bytes_text(kv["bytes_total"]), "the batch"))
     rows.append(("weights", bytes_text(model["weight_bytes"]), _stored(answer["weights"])))
-    _lines(out, rows)
+    lines(out, rows)
 
 
 def _stored(weights: dict[str, Any] | None) -> str:
@@ -128,10 +103,10 @@ def _timeline(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     rows: list[Row] = []
     for i in _milestones(steps):
         step = steps[i]
-        bar = "█" * round(_BAR // 2 * step["held_bytes"] / peak) if peak else ""
+        bar = "█" * round(_BAR * step["held_bytes"] / peak) if peak else ""
         what = f"step {i + 1:,}  {step['phase']}, {count_text(step['tokens'])}"
         rows.append((what, f"+{bytes_text(step['bytes'])}", f"{bytes_text(step['held_bytes'])} {bar}"))
-    _lines(out, rows)
+    lines(out, rows)
     out.print()
     share = answer["decode_share"]
     claimed = [
@@ -161,7 +136,7 @@ def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
         Text(f"{asked['tp']} × {asked['gpu']}, {engine['name']} {engine['version']}; memory is one rank's")
     )
     out.print()
-    _memory(out, fit["memory"])
+    fit_report.memory(out, fit["memory"])
     out.print()
     _capacity(out, answer)
     out.print()
@@ -171,29 +146,6 @@ def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     out.print()
     out.print(Text("launch", style="bold"))
     out.print(Text(f"  {answer['launch']}"))
-
-
-def _memory(out: Console, memory: dict[str, Any]) -> None:
-    total = max(memory["accelerator_bytes"], memory["budget_bytes"])
-    bar = Text()
-    for key, name, colour in _PARTS:
-        bar.append(_GLYPHS[name] * round(_BAR * memory[key] / total), style=colour)
-    bar.append("·" * max(0, _BAR - len(bar)), style="dim")
-    out.print(bar)
-    rows: list[Row] = [
-        (f"{_GLYPHS[name]} {name}", bytes_text(memory[key]), _assumed(key, memory)) for key, name, _ in _PARTS
-    ]
-    rows.append(
-        ("· unused", bytes_text(memory["headroom_bytes"]), f"of {bytes_text(memory['accelerator_bytes'])}")
-    )
-    _lines(out, rows)
-
-
-def _assumed(key: str, memory: dict[str, Any]) -> str:
-    if key == "kv_pool_bytes":
-        low, high = bytes_text(memory["kv_pool_low_bytes"]), bytes_text(memory["kv_pool_high_bytes"])
-        return f"{low} to {high} over the assumptions' ranges"
-    return "assumed" if key not in ("weight_bytes",) else ""
 
 
 def _capacity(out: Console, answer: Answer) -> None:
@@ -216,7 +168,7 @@ def _capacity(out: Console, answer: Answer) -> None:
                 f"{bytes_text(row['bytes_per_sequence'])} each",
             )
         )
-    _lines(out, rows)
+    lines(out, rows)
 
 
 def _floors(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
@@ -233,7 +185,7 @@ def _floors(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
             f"batch {count_text(batch)}, {_bound(decode, latency)}",
         ),
     ]
-    _lines(out, rows)
+    lines(out, rows)
 
 
 def _bound(phase: dict[str, Any], latency: dict[str, Any]) -> str:
@@ -264,7 +216,7 @@ def _levers(out: Console, answer: Answer) -> None:
         then = lever["max_concurrency"]
         gain = f"{then:.2f} sequences" if then is not None else ""
         rows.append((f"  {lever['name']}", gain, f"{count_text(lever['kv_tokens'] or 0)} tokens"))
-    _lines(out, rows)
+    lines(out, rows)
 
 
 def show_listing(verb: str, rows: list[dict[str, Any]]) -> None:
@@ -273,11 +225,11 @@ def show_listing(verb: str, rows: list[dict[str, Any]]) -> None:
     if not rows:
         out.print("none; try a shorter filter")
     elif len(rows) == 1:
-        _lines(out, [(k, "", _cell(k, v)) for k, v in rows[0].items()])
+        lines(out, [(k, "", _cell(k, v)) for k, v in rows[0].items()])
     elif verb == "models":
-        _lines(out, [(r["id"], r["model_type"] or "", r["confidence"]) for r in rows])
+        lines(out, [(r["id"], r["model_type"] or "", r["confidence"]) for r in rows])
     else:
-        _lines(out, [_accelerator_row(r) for r in rows])
+        lines(out, [_accelerator_row(r) for r in rows])
 
 
 def _cell(key: str, value: Any) -> str:
@@ -301,5 +253,6 @@ def _accelerator_row(row: dict[str, Any]) -> Row:
 _REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {
     "size": _size,
     "timeline": _timeline,
+    "fit": fit_report.fit,
     "plan": _plan,
 }

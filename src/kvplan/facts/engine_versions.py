@@ -17,6 +17,11 @@ def versions_of(engine: str) -> list[str]:
     return found
 
 
+def source_of(engine: str) -> str:
+    """Where the list of an engine's versions was read."""
+    return str(store.toml("engines/versions.toml")[engine]["source"])
+
+
 def find_engine(name: str) -> str:
     """The engine of that name; raises UnknownName with the known ones."""
     folded = {re.sub(r"[^a-z]", "", engine): engine for engine in ENGINES} | {"trtllm": "tensorrt-llm"}

@@ -23,6 +23,7 @@ class Flag:
     engine: str
     type: str
     help: str
+    least: int = 1
 
     @property
     def option(self) -> str:
@@ -56,9 +57,10 @@ def _count(flag: Flag, value: Any) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadInput(f"{flag.option}: {shown(value)} is not a whole number")
-    least = 0 if flag.name in ("ctx_size", "n_gpu_layers", "n_cpu_moe") else 1
-    if not least <= value <= _MOST:
-        raise BadInput(f"{flag.option}: {value:,} is outside {least} to {_MOST:,}; give a number in that range")
+    if not flag.least <= value <= _MOST:
+        raise BadInput(
+            f"{flag.option}: {value:,} is outside {flag.least} to {_MOST:,}; give one in that range"
+        )
     return value
 
 
@@ -73,8 +75,11 @@ def _number(flag: Flag, value: Any) -> float:
 
 
 def _share(flag: Flag, value: Any) -> float:
-    found = _number(flag, value)
-    if not 0 < found <= 1:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"{flag.option}: {shown(value)} is not a number") from None
+    if isinstance(value, bool) or not 0 < found <= 1:
         raise BadInput(f"{flag.option}: {found:g} is not a share; give more than 0, at most 1")
     return found
 

@@ -7,6 +7,8 @@ from typing import Any
 from kvplan.cost import cache, roofline, work
 from kvplan.cost.weights import step_compute
 from kvplan.engines.deployment import Deployment
+from kvplan.errors import BadInput
+from kvplan.facts.accelerators import Accelerator
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, value_of
 
 
@@ -79,8 +81,9 @@ def _bound(flops: Any, moved: Any, peak: Any, rate: Any) -> dict[str, Any]:
 def peaks(d: Deployment, leaf: Leaf) -> tuple[Any, Any]:
     """The accelerator's dense peak for this model's arithmetic, and its bandwidth."""
     name = step_compute(d.model)
-    peak = d.accelerator.peak(name) or d.accelerator.peak("bf16") or d.accelerator.peak("fp16") or 0.0
-    peak_source, rate_source = d.accelerator.source("peak"), d.accelerator.source("bandwidth")
+    accelerator = accelerator_of(d)
+    peak = accelerator.peak(name) or accelerator.peak("bf16") or accelerator.peak("fp16") or 0.0
+    peak_source, rate_source = accelerator.source("peak"), accelerator.source("bandwidth")
     return (
         leaf(
             "peak_flops_per_second",
@@ -88,8 +91,15 @@ def peaks(d: Deployment, leaf: Leaf) -> tuple[Any, Any]:
             "FLOP/s",
             Source(peak_source.trust, f"dense {name}, {peak_source.where}"),
         ),
-        leaf("bytes_per_second", d.accelerator.bytes_per_second, "B/s", rate_source),
+        leaf("bytes_per_second", accelerator.bytes_per_second, "B/s", rate_source),
     )
+
+
+def accelerator_of(d: Deployment) -> Accelerator:
+    """The accelerator of a deployment; raises BadInput where times are asked of one without."""
+    if d.accelerator is None:
+        raise BadInput("--gpu: times need an accelerator with known peaks; see kvplan accelerators")
+    return d.accelerator
 
 
 def _ranks(d: Deployment, leaf: Leaf) -> Any:

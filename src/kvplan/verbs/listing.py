@@ -1,4 +1,4 @@
-"""`models` and `accelerators`: what is built in, with sources."""
+"""`models`, `accelerators` and `engines`: what is built in, with sources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from kvplan.facts.accelerators import accelerators as built_in
 from kvplan.facts.accelerators import source_names
 from kvplan.facts.catalogue import entries
+from kvplan.facts.engine_versions import ENGINES, source_of, versions_of
 
 
 def models(filter: str = "") -> list[dict[str, Any]]:
@@ -47,4 +48,19 @@ def accelerators(filter: str = "") -> list[dict[str, Any]]:
         }
         for a in built_in()
         if filter.lower() in f"{a.key} {a.name} {a.vendor}".lower()
+    ]
+
+
+def engines(filter: str = "") -> list[dict[str, Any]]:
+    """Engines whose name contains `filter`: the versions whose rules are known, oldest first."""
+    return [
+        {
+            "name": name,
+            "oldest": versions_of(name)[0],
+            "newest": versions_of(name)[-1],
+            "versions": versions_of(name),
+            "source": source_of(name),
+        }
+        for name in ENGINES
+        if filter.lower() in name
     ]

@@ -1,0 +1,98 @@
+"""What every engine's memory budget is put together from: the contract's `memory` table of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvplan.cost.weights import Split
+from kvplan.engines.deployment import Deployment
+from kvplan.engines.loaded import weights_on_rank
+from kvplan.facts import store
+from kvplan.facts.engine_versions import entry_for
+from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, value_of
+
+PARTS = ("activation_bytes", "graph_bytes", "overhead_bytes")
+ENDS = ("value", "low", "high")
+_POOLS = ("kv_pool_bytes", "kv_pool_low_bytes", "kv_pool_high_bytes")
+
+
+@formula("B")
+def budget_bytes(
+    weight_bytes: Number,
+    activation_bytes: Number,
+    graph_bytes: Number,
+    overhead_bytes: Number,
+    kv_pool_bytes: Number,
+) -> Number:
+    """Everything the engine takes on this rank."""
+    return weight_bytes + activation_bytes + graph_bytes + overhead_bytes + kv_pool_bytes
+
+
+def fullest_weights(d: Deployment, leaf: Leaf) -> Any:
+    """Weights on the rank that holds most: the largest pipeline stage."""
+    measured = d.measured.get("weight_bytes")
+    if measured is not None:
+        return leaf("weight_bytes", measured[0], "B", measured[1])
+    arch = d.accelerator.arch if d.accelerator else None
+    splits = [Split(tp=d.setup.tp, pp=d.setup.pp, stage=stage) for stage in range(d.setup.pp)]
+    largest = max(splits, key=lambda split: value_of(weights_on_rank(d.model, split, bare, arch)))
+    return named("weight_bytes", "B", weights_on_rank(d.model, largest, leaf, arch))
+
+
+def with_measured(d: Deployment, reserve: Mapping[str, Any], leaf: Leaf) -> dict[str, Any]:
+    """Figures the user measured in place of predicted ones."""
+    return {
+        name: leaf(name, d.measured[name][0], "B", d.measured[name][1]) if name in d.measured else predicted
+        for name, predicted in reserve.items()
+    }
+
+
+def memory_table(
+    accelerator: Any, weights: Any, reserve: Mapping[str, Any], pools: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The table from its parts; `pools` at the ends of `ENDS`: the low end of a reserve leaves most."""
+    budget = budget_bytes(
+        weights,
+        reserve["activation_bytes"],
+        reserve["graph_bytes"],
+        reserve["overhead_bytes"],
+        pools["value"],
+    )
+    return {
+        "accelerator_bytes": accelerator,
+        "budget_bytes": budget,
+        "weight_bytes": weights,
+        **{name: reserve[name] for name in PARTS},
+        "kv_pool_bytes": pools["value"],
+        "kv_pool_low_bytes": named("kv_pool_low_bytes", "B", pools["high"]),
+        "kv_pool_high_bytes": named("kv_pool_high_bytes", "B", pools["low"]),
+        "headroom_bytes": named("headroom_bytes", "B", accelerator - budget),
+    }
+
+
+def given_pool(d: Deployment, pool: Any, leaf: Leaf) -> dict[str, Any]:
+    """The table where no accelerator decides: its figures are None."""
+    table: dict[str, Any] = dict.fromkeys(("accelerator_bytes", "budget_bytes"))
+    table["weight_bytes"] = fullest_weights(d, leaf)
+    table |= dict.fromkeys(PARTS) | dict.fromkeys(_POOLS, pool)
+    return table | {"headroom_bytes": None}
+
+
+def device_bytes(d: Deployment, leaf: Leaf) -> Any:
+    """The device's whole memory as CUDA reports it."""
+    return leaf("accelerator_bytes", d.memory_bytes or 0, "B", d.memory_source)
+
+
+def in_use(d: Deployment, leaf: Leaf) -> Any:
+    """What others hold on the device."""
+    if not d.in_use_bytes:
+        return 0
+    return leaf("in_use_bytes", d.in_use_bytes, "B", Source(Trust.STATED, "--memory-in-use"))
+
+
+def learnt(d: Deployment, name: str, unit: str, end: str, leaf: Leaf) -> Any:
+    """A figure of facts/engines/reserve.toml for this engine and version, at one end of its range."""
+    row = entry_for(store.toml("engines/reserve.toml")[d.setup.engine][name], d.setup.version)
+    why = f"{row['source']}; taken {row[end]:,} of {row['low']:,} to {row['high']:,}"
+    return leaf(name, row[end], unit, Source(Trust.ASSUMED, why))

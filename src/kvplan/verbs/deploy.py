@@ -1,0 +1,166 @@
+"""From what a user gives to a `Deployment`: accelerator, memory, split, engine, version and its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvplan.cost import cache
+from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine import Setup
+from kvplan.engines.registry import CONTEXT_DECIDES
+from kvplan.errors import BadInput
+from kvplan.facts import flags as engine_flags
+from kvplan.facts.accelerators import Accelerator, device_total, find_accelerator
+from kvplan.facts.engine_versions import find_engine, find_version
+from kvplan.facts.formats import find_format
+from kvplan.figure import Source, Trust
+from kvplan.model.model import Model
+from kvplan.units import parse_bytes
+from kvplan.verbs.check import whole
+from kvplan.verbs.given import ModelLike, given_model
+from kvplan.verbs.size import MAX_TP, stored_as
+
+Size = str | int | None
+# Of other makers vLLM runs as a plugin with rules of its own; CUDA's stand in for them.
+_PLATFORMS = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu"}
+KNOWN_VENDORS = tuple(_PLATFORMS)
+_LENGTHS = ("max_model_len", "context_length", "max_seq_len", "ctx_size")
+_MEASURED = {
+    "weights_memory": "weight_bytes",
+    "activation_memory": "activation_bytes",
+    "graph_memory": "graph_bytes",
+    "kv_cache_memory_bytes": "kv_pool_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How many ranks of each kind the model is divided over."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    dcp: int = 1
+    attention_dp: int = 1
+
+
+def deployment(
+    model: ModelLike,
+    *,
+    gpu: str | None = None,
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    split: Split | None = None,
+    dtype: str = "auto",
+    quantization: str | None = None,
+    kv_cache_dtype: str = "auto",
+    gpu_memory: Size = None,
+    memory_in_use: Size = None,
+    measured: Mapping[str, Size] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Deployment:
+    """The deployment that these words describe.
+
+    `measured`: weights_memory, activation_memory, graph_memory, kv_cache_memory_bytes, as sizes.
+    `flags`: the engine's own settings, names with underscores. Raises BadInput or UnknownName.
+    """
+    loaded = given_model(model, dtype, quantization)
+    split = split or Split()
+    for name in Split.__slots__:
+        whole(f"--{name.replace('_', '-')}", getattr(split, name), 1, MAX_TP)
+    cache.check_split(loaded, split.tp)
+    name = find_engine(engine)
+    given = {k: engine_flags.checked(k, v, name) for k, v in (flags or {}).items() if v is not None}
+    found = {_MEASURED[k]: _measured(k, v) for k, v in (measured or {}).items() if v is not None}
+    platform, accelerator = _device(gpu)
+    memory, source = _memory(accelerator, gpu_memory)
+    if memory is None and "kv_pool_bytes" not in found and name not in CONTEXT_DECIDES:
+        raise _no_memory(gpu, accelerator)
+    setup = Setup(
+        engine=name,
+        version=find_version(name, engine_version),
+        flags=given,
+        dtype=loaded.dtype or "bfloat16",
+        kv_cache_dtype=kv_cache_dtype,
+        platform=platform,
+        arch=accelerator.arch if accelerator else None,
+        memory_bytes=memory,
+        drafter=given.get("speculative_config"),
+        **{part: getattr(split, part) for part in Split.__slots__},
+    )
+    length, length_source = _length(loaded, given)
+    in_use = _size("--memory-in-use", memory_in_use) if memory_in_use is not None else 0
+    stored = stored_as(loaded, kv_cache_dtype, split.tp)
+    return Deployment(
+        loaded, setup, stored, accelerator, memory, source, length, length_source, in_use, found
+    )
+
+
+def _device(gpu: str | None) -> tuple[str, Accelerator | None]:
+    if gpu is None:
+        return "cuda", None
+    if gpu.strip().lower() == "cpu":
+        return "cpu", None
+    found = find_accelerator(gpu)
+    return _PLATFORMS.get(found.vendor, "cuda"), found
+
+
+def _memory(accelerator: Accelerator | None, given: Size) -> tuple[int | None, Source]:
+    if given is not None:
+        return _size("--gpu-memory", given), Source(Trust.STATED, "--gpu-memory")
+    total = device_total(accelerator) if accelerator else None
+    return total or (None, Source(Trust.STATED, "no accelerator given"))
+
+
+def _no_memory(gpu: str | None, accelerator: Accelerator | None) -> BadInput:
+    if accelerator is not None:
+        return BadInput(
+            f"--gpu-memory: {accelerator.name}'s memory is not known; give it, such as --gpu-memory 64GiB"
+        )
+    if gpu is None:
+        return BadInput("--gpu: missing; name an accelerator, or give --kv-cache-memory-bytes")
+    return BadInput("--gpu: the CPU has no memory of its own to share; give --kv-cache-memory-bytes")
+
+
+def _size(field: str, value: str | int) -> int:
+    return whole(field, parse_bytes(value, field) if isinstance(value, str) else value, 0, 2**60)
+
+
+def _measured(name: str, value: str | int | None) -> tuple[int, Source]:
+    field = f"--{name.replace('_', '-')}"
+    return _size(field, value or 0), Source(Trust.MEASURED, field)
+
+
+def _length(model: Model, flags: Mapping[str, Any]) -> tuple[int, Source]:
+    """The longest sequence: the flag, else the model's own."""
+    for name in _LENGTHS:
+        if flags.get(name, 0) and flags[name] > 0:
+            return int(flags[name]), Source(Trust.STATED, f"--{name.replace('_', '-')}")
+    if model.max_context is None:
+        raise BadInput(
+            f"--max-model-len: {model.file} states no context length; give one, such as --max-model-len 8192"
+        )
+    return model.max_context, model.origin("max_context")
+
+
+def with_flags(d: Deployment, **changed: Any) -> Deployment:
+    """The same deployment with other engine flags; None takes a flag away."""
+    merged = {k: v for k, v in {**d.setup.flags, **changed}.items() if v is not None}
+    length, source = _length(d.model, merged)
+    setup = replace(d.setup, flags=merged)
+    return replace(d, setup=setup, max_model_len=length, context_source=source)
+
+
+def with_tp(d: Deployment, tp: int) -> Deployment:
+    """The same deployment over another number of tensor-parallel ranks."""
+    stored = replace(d.stored, tp=tp, tp_source=Source(Trust.STATED, f"--tp {tp}"))
+    return replace(d, setup=replace(d.setup, tp=tp), stored=stored)
+
+
+def with_kv_cache_dtype(d: Deployment, name: str) -> Deployment:
+    """The same deployment with its cache in another format."""
+    stored = replace(d.stored, format=find_format(name, "--kv-cache-dtype"))
+    return replace(d, stored=stored, setup=replace(d.setup, kv_cache_dtype=name))

@@ -1,0 +1,189 @@
+"""`fit`: the memory budget on given accelerators, and the capacity as the named engine will report it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from kvplan.engines.budget import memory_of
+from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine import CacheGroup, Capacity
+from kvplan.engines.registry import capacity_of
+from kvplan.figure import Leaf, bare, value_of
+from kvplan.units import bytes_text
+from kvplan.verbs import series
+from kvplan.verbs.against import compare
+from kvplan.verbs.answer import Answer
+from kvplan.verbs.check import whole
+from kvplan.verbs.deploy import KNOWN_VENDORS, Size, Split, deployment
+from kvplan.verbs.given import ModelLike
+from kvplan.verbs.size import MAX_BATCH
+from kvplan.verbs.ways import ways_back
+
+FIGURES = (
+    "num_blocks",
+    "block_tokens",
+    "bytes_per_block",
+    "kv_tokens",
+    "max_concurrency",
+    "max_running_requests",
+    "needed_kv_bytes",
+    "estimated_max_model_len",
+    "kv_bytes",
+    "k_bytes",
+    "v_bytes",
+    "state_bytes",
+)
+
+
+def fit(
+    model: ModelLike,
+    *,
+    gpu: str | None = None,
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    dcp: int = 1,
+    attention_dp: int = 1,
+    dtype: str = "auto",
+    quantization: str | None = None,
+    kv_cache_dtype: str = "auto",
+    gpu_memory: Size = None,
+    memory_in_use: Size = None,
+    kv_cache_memory_bytes: Size = None,
+    weights_memory: Size = None,
+    activation_memory: Size = None,
+    graph_memory: Size = None,
+    batch: int | None = None,
+    against: str | None = None,
+    **flags: Any,
+) -> Answer:
+    """The budget of one rank in bytes, and blocks, tokens and concurrency as engine and version print them.
+
+    `flags` are the engine's own settings (`max_model_len=8192`, `ctx_size=4096`, …). With `batch`, that
+    many sequences of the maximum length must fit; where they do not, `ways_back` has one row for each
+    change that would help. With `against`, what another version prints and which rule changed it.
+    Returns the contract's `fit` document; raises BadInput or UnknownName for what cannot be used. What
+    does not fit is an answer.
+    """
+    if batch is not None:
+        whole("--batch", batch, 1, MAX_BATCH)
+    measured = {
+        "weights_memory": weights_memory,
+        "activation_memory": activation_memory,
+        "graph_memory": graph_memory,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes,
+    }
+    d = deployment(
+        model,
+        gpu=gpu,
+        engine=engine,
+        engine_version=engine_version,
+        split=Split(tp, pp, dp, ep, dcp, attention_dp),
+        dtype=dtype,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        gpu_memory=gpu_memory,
+        memory_in_use=memory_in_use,
+        measured=measured,
+        flags=flags,
+    )
+    return fit_answer(d, batch, against)
+
+
+def fit_answer(d: Deployment, batch: int | None, against: str | None) -> Answer:
+    """The `fit` document with what goes beside it: the ways back, and another version's figures."""
+    compared = compare(d, against) if against else None
+
+    def compute(leaf: Leaf) -> dict[str, Any]:
+        part = fit_part(d, batch, leaf)
+        short = part["capacity"]["fits"] is False
+        part["ways_back"] = ways_back(d, batch or 1) if short and leaf is bare else []
+        return part | ({"against": compared} if compared else {})
+
+    return Answer(compute, lambda answer: {"memory": series.memory_parts(answer["memory"])})
+
+
+def fit_part(d: Deployment, batch: int | None, leaf: Leaf) -> dict[str, Any]:
+    """The contract's `fit` document of a deployment."""
+    memory = memory_of(d, leaf)
+    capacity = capacity_of(d, memory["kv_pool_bytes"], leaf)
+    notes = [*d.model.notes, *capacity.notes, *_occupied(d, memory), *_stands_in(d)]
+    return {
+        "engine": {"name": d.setup.engine, "version": d.setup.version, "settings": settings_of(d, capacity)},
+        "memory": memory,
+        "capacity": {
+            "fits": fits(d, memory, capacity, batch),
+            **{name: getattr(capacity, name) for name in FIGURES},
+            "groups": [group_row(group) for group in capacity.groups],
+        },
+        "notes": notes,
+    }
+
+
+def settings_of(d: Deployment, capacity: Capacity) -> dict[str, Any]:
+    """Every setting in force: those given and the engine's defaults."""
+    filled = {name: value for name, (value, _) in capacity.settings.items()}
+    split = {"tensor_parallel_size": d.setup.tp, "kv_cache_dtype": d.setup.kv_cache_dtype}
+    return {**split, **filled, **d.setup.flags}
+
+
+def fits(d: Deployment, memory: Mapping[str, Any], capacity: Capacity, batch: int | None) -> bool | None:
+    """Whether the weights load and the engine's start check passes for one request, or for `batch`."""
+    headroom = value_of(memory["headroom_bytes"])
+    if headroom is not None and headroom < 0:
+        return False
+    if _occupied(d, memory) or capacity.fits is False:
+        return False
+    concurrency = value_of(capacity.max_concurrency)
+    if batch is not None and concurrency is not None and concurrency < batch:
+        return False
+    return capacity.fits
+
+
+def _occupied(d: Deployment, memory: Mapping[str, Any]) -> list[str]:
+    """vLLM refuses to start when less is free than it asks for, whoever holds the rest."""
+    budget = value_of(memory["budget_bytes"])
+    if not d.in_use_bytes or d.memory_bytes is None or budget is None:
+        return []
+    free = d.memory_bytes - d.in_use_bytes
+    if free >= budget:
+        return []
+    return [
+        f"{bytes_text(d.in_use_bytes)} are in use and {bytes_text(free)} free, less than the "
+        f"{bytes_text(budget)} the engine asks for: it will refuse to start"
+    ]
+
+
+def _stands_in(d: Deployment) -> list[str]:
+    """Makers whose devices an engine serves by a plugin that was not read."""
+    if d.accelerator is None or d.accelerator.vendor in KNOWN_VENDORS:
+        return []
+    return [f"{d.setup.engine} on {d.accelerator.vendor} follows its own rules; CUDA's stand in for them"]
+
+
+def group_row(group: CacheGroup) -> dict[str, Any]:
+    """One entry of the contract's `groups`: only what the engine has."""
+    row = {key: value for key, value in asdict(group).items() if value is not None}
+    return {"name": row["kind"], **row} if "cells" in row else row
+
+
+def pool_of(d: Deployment) -> int | None:
+    """Bytes one rank gives to its cache, as a bare number."""
+    found: int | None = memory_of(d, bare)["kv_pool_bytes"]
+    return found
+
+
+def capacity_numbers(d: Deployment) -> Capacity:
+    """The engine's figures for a deployment, as bare numbers."""
+    return capacity_of(d, pool_of(d), bare)
+
+
+def concurrency_of(d: Deployment) -> float | None:
+    """How many sequences of the maximum length run at once, as the engine prints it."""
+    found: float | None = capacity_numbers(d).max_concurrency
+    return found

@@ -1,0 +1,121 @@
+"""The way back from a start that fails: which one change makes context and concurrency fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from kvplan.cost import cache
+from kvplan.engines.budget import memory_of
+from kvplan.engines.deployment import Deployment
+from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
+from kvplan.errors import KvplanError
+from kvplan.figure import bare
+from kvplan.verbs.deploy import with_flags, with_kv_cache_dtype, with_tp
+
+MOST_UTILIZATION = 0.98
+_SHARES = {
+    "vllm": "gpu_memory_utilization",
+    "sglang": "mem_fraction_static",
+    "tensorrt-llm": "free_gpu_memory_fraction",
+}
+_LENGTH = {
+    "vllm": "max_model_len",
+    "sglang": "context_length",
+    "tensorrt-llm": "max_seq_len",
+    "llama.cpp": "ctx_size",
+}
+_MOST_TP = 64
+
+
+def holds(d: Deployment, batch: int) -> bool:
+    """Whether the deployment starts and runs that many sequences of its maximum length at once."""
+    memory = memory_of(d, bare)
+    if (memory["headroom_bytes"] or 0) < 0:
+        return False
+    found = capacity_of(d, memory["kv_pool_bytes"], bare)
+    if found.fits is False:
+        return False
+    return found.max_concurrency is None or bool(found.max_concurrency >= batch)
+
+
+def ways_back(d: Deployment, batch: int) -> list[dict[str, Any]]:
+    """One change at a time, each with whether it is enough for `batch` sequences and what it takes.
+
+    A row: `change` (flag and value, empty where no value is enough), `fits`, `note`.
+    """
+    return [row for kind in (_shorter, _share, _narrower, _more_ranks) for row in kind(d, batch)]
+
+
+def _row(name: str, value: Any, note: str) -> dict[str, Any]:
+    return {"flag": name, "value": value, "fits": value is not None, "note": note}
+
+
+def _tried(batch: int, change: Callable[[], Deployment]) -> bool:
+    try:
+        return holds(change(), batch)
+    except KvplanError:
+        return False
+
+
+def _shorter(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+    """The longest maximum length at which it fits, by bisection: more tokens never need less."""
+    flag = _LENGTH.get(d.setup.engine)
+    if flag is None:
+        return
+    option = f"--{flag.replace('_', '-')}"
+
+    def enough(tokens: int) -> bool:
+        return _tried(batch, partial(with_flags, d, **{flag: tokens}))
+
+    longest = _largest(enough, d.max_model_len)
+    note = "the longest sequence that fits, nothing else changed" if longest else "not at any length"
+    yield _row(option, longest, note)
+
+
+def _largest(enough: Callable[[int], bool], most: int) -> int | None:
+    if not enough(1):
+        return None
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if enough(middle) else (low, middle - 1)
+    return low
+
+
+def _share(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+    flag = _SHARES.get(d.setup.engine)
+    if flag is None or d.memory_bytes is None or "kv_pool_bytes" in d.measured:
+        return
+    shares = [n / 100 for n in range(1, round(MOST_UTILIZATION * 100) + 1)]
+    found = next((x for x in shares if _tried(batch, partial(with_flags, d, **{flag: x}))), None)
+    note = "the least share that is enough" if found else f"not even at {MOST_UTILIZATION}"
+    yield _row(f"--{flag.replace('_', '-')}", found, note)
+
+
+def _narrower(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+    if d.stored.format.bits <= 8 or d.setup.engine in CONTEXT_DECIDES:
+        return
+    ok = _tried(batch, partial(with_kv_cache_dtype, d, "fp8"))
+    yield _row(
+        "--kv-cache-dtype", "fp8" if ok else None, "half the cache's bytes" if ok else "not enough alone"
+    )
+
+
+def _more_ranks(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+    if d.setup.engine in CONTEXT_DECIDES:
+        return
+    for power in range(math.ceil(math.log2(_MOST_TP)) + 1):
+        tp = 2**power
+        if tp <= d.tp:
+            continue
+        try:
+            cache.check_split(d.model, tp)
+        except KvplanError:
+            continue
+        if _tried(batch, partial(with_tp, d, tp)):
+            yield _row("--tp", tp, f"{tp} accelerators; the fewest, in powers of two, that hold it")
+            return
+    yield _row("--tp", None, "not on any number of accelerators that divides the heads")
