@@ -106,7 +106,9 @@ def differences(row: Row, got: Capacity, *, ordered: bool = True) -> Iterator[st
     ]
     exact = said.get("max_concurrency_exact")
     if exact is not None or "max_request_bytes" in said:
-        pairs.append(("max_concurrency_exact" if exact is not None else "max_concurrency", got.max_concurrency))
+        pairs.append(
+            ("max_concurrency_exact" if exact is not None else "max_concurrency", got.max_concurrency)
+        )
     else:
         pairs.append(("max_concurrency", round(got.max_concurrency, 2)))
     if "max_request_bytes" in said:

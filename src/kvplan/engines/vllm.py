@@ -106,7 +106,7 @@ def _stage_numbers(count: int, setup: Setup) -> tuple[range, ...]:
         sizes = [int(part) for part in str(given).split(",") if part.strip().isdigit()]
         if len(sizes) != setup.pp or sum(sizes) != count:
             raise BadInput(
-                f"VLLM_PP_LAYER_PARTITION: {shown(given)}; {setup.pp} numbers that add up to {count} are needed"
+                f"VLLM_PP_LAYER_PARTITION: {shown(given)}; give {setup.pp} numbers that add up to {count}"
             )
         starts = [sum(sizes[:i]) for i in range(setup.pp)]
         stages = [range(a, a + n) for a, n in zip(starts, sizes, strict=True)]
@@ -133,12 +133,12 @@ def _answer(plan: Plan, pool: int | None, leaf: Leaf) -> Capacity:
     if pool is not None and settings.auto_fit:
         fitted = _fitted_length(plan, pool, override)
         if fitted < plan.request.max_model_len:
-            notes.append(f"max_model_len auto: reduced from {plan.request.max_model_len:,} to {fitted:,} to fit")
+            notes.append(f"max_model_len: reduced from {plan.request.max_model_len:,} to {fitted:,} to fit")
             settings.fill("max_model_len", fitted, f"fitted to the pool: {rules.source('auto_fit')}")
             plan = replace(plan, request=plan.request.of_length(fitted))
     check = _check(plan, pool, override) if pool is not None else None
     shown_as = printed(plan.stages, plan.groups, plan.request, settings, pool, override, leaf)
-    return _capacity(plan, check, shown_as, tuple(notes), leaf)
+    return _capacity(plan, check, shown_as, tuple(notes))
 
 
 def _available(pool: int, groups: Groups, rules: Rules, override: int | None) -> int:
@@ -168,23 +168,24 @@ def _check(plan: Plan, pool: int, override: int | None) -> Check:
 
 def _fitted_length(plan: Plan, pool: int, override: int | None) -> int:
     """The longest length that fits on every rank: max_model_len −1."""
-
-    def fits(length: int, groups: Groups, layers: tuple[CacheLayer, ...]) -> bool:
-        room = _available(pool, groups, plan.rules, override)
-        return needed_bytes(groups, layers, plan.request.of_length(length), plan.rules) <= room
-
-    lengths = [
-        longest(lambda n, g=groups, m=layers: fits(n, g, m), plan.request.max_model_len)
-        for groups, layers in _checked(plan)
-    ]
+    lengths = [_longest_on(plan, groups, layers, pool, override) for groups, layers in _checked(plan)]
     if min(lengths) <= 0:
         raise BadInput("--max-model-len: auto finds no length that fits; the pool holds not one token")
     return min(lengths)
 
 
-def _capacity(
-    plan: Plan, check: Check | None, shown_as: Printed, notes: tuple[str, ...], leaf: Leaf
-) -> Capacity:
+def _longest_on(
+    plan: Plan, groups: Groups, layers: tuple[CacheLayer, ...], pool: int, override: int | None
+) -> int:
+    room = _available(pool, groups, plan.rules, override)
+
+    def fits(length: int) -> bool:
+        return needed_bytes(groups, layers, plan.request.of_length(length), plan.rules) <= room
+
+    return longest(fits, plan.request.max_model_len)
+
+
+def _capacity(plan: Plan, check: Check | None, shown_as: Printed, notes: tuple[str, ...]) -> Capacity:
     rules = plan.rules
     estimate = check.estimated_length if check and not check.fits else None
     if check and check.no_memory:

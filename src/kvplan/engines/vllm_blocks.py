@@ -70,12 +70,14 @@ def _aligned(rank: Rank) -> None:
     if s.state_mode in ("all", "chunked"):
         base = whole_flag(rank.setup.flags, "mamba_block_size") or rank.model.state_chunk or STATE_CHUNK
         step = lcm(base, step)
-        block = step * -(-(-(-state_page // token)) // step)
+        tokens = -(-state_page // token)
+        block = step * -(-tokens // step)
         s.state_block_size = block
     else:
         block = step * -(-state_page // (step * token))
     if s.block_size < block:
-        s.fill("block_size", block, f"raised to hold a state of {state_page:,} B; {rules.source('state_alignment')}")
+        why = f"raised to hold a state of {state_page:,} B; {rules.source('state_alignment')}"
+        s.fill("block_size", block, why)
     if s.state_mode == "align":
         s.state_block_size = s.block_size
     page = s.block_size * token

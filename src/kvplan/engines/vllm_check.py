@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvplan.engines.vllm_groups import bytes_per_block
+from kvplan.engines.vllm_groups import checked_bytes
 from kvplan.engines.vllm_request import Request, blocks_of_group, blocks_of_request, blocks_of_spec
 from kvplan.engines.vllm_specs import CacheLayer, Group
 from kvplan.engines.vllm_version import Rules
@@ -37,7 +37,7 @@ def needed_bytes(groups: Groups, layers: tuple[CacheLayer, ...], request: Reques
         return sum(int(blocks_of_spec(m.spec, request)) * m.spec.page_bytes for m in layers)
     if not groups:
         return 0
-    block = bytes_per_block(groups, rules)
+    block = checked_bytes(groups, rules)
     if rules.check == "first_group" and len(groups) > 1:
         return block * int(blocks_of_group(groups[0], request))
     return block * blocks_of_request(groups, request)

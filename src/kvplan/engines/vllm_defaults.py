@@ -49,7 +49,8 @@ def whole_flag(flags: Mapping[str, Any], name: str, at_least: int = 1) -> int | 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise BadInput(f"--{name.replace('_', '-')}: {shown(value)}; give a whole number of at least {at_least}")
+        flag = f"--{name.replace('_', '-')}"
+        raise BadInput(f"{flag}: {shown(value)}; give a whole number of at least {at_least}")
     return value
 
 
@@ -77,8 +78,8 @@ def is_latent(model: Model, rules: Rules) -> bool:
     """Whether vLLM caches latent vectors for this model."""
     if not rules.mla or model.model_type in table_of("model")["latent_as_full"]:
         return False
-    kinds = ((a.latent is not None or a.kind == "compressed") for _, x in model.grouped() for a in x.attentions)
-    return any(kinds)
+    attentions = (a for _, layer in model.grouped() for a in layer.attentions)
+    return any(a.latent is not None or a.kind == "compressed" for a in attentions)
 
 
 def is_hybrid(model: Model) -> bool:
@@ -162,7 +163,7 @@ def _batch(s: Settings, setup: Setup, rules: Rules, latent: bool) -> None:
     row = batch_row(setup, rules)
     ranks = setup.tp * setup.pp if row.get("times_ranks") else 1
     context = "llm" if flags.get("usage_context") == "llm" else "server"
-    default_seqs = row["max_num_seqs_llm" if context == "llm" and "max_num_seqs_llm" in row else "max_num_seqs"]
+    default_seqs = row.get(f"max_num_seqs_{context}", row["max_num_seqs"])
     double = 2 if flags.get("performance_mode") == "throughput" else 1
     s.fill("max_num_seqs", seqs or default_seqs * ranks * double, GIVEN if seqs else row["source"])
     if tokens:
@@ -226,5 +227,6 @@ def _hybrid(s: Settings, model: Model, setup: Setup, rules: Rules) -> None:
 def block_size_row(setup: Setup, rules: Rules, **where: Any) -> dict[str, Any]:
     """The row of facts that says the block size when none is given, or whatever is given (`forced`)."""
     row = row_for(table_of("block_size"), rules.version, platform=setup.platform, arch=setup.arch, **where)
-    assert row is not None
+    if row is None:
+        raise BadInput(f"--platform: {shown(setup.platform)}; use cuda, rocm, xpu or cpu")
     return row

@@ -14,6 +14,7 @@ from kvplan.engines.vllm_specs import CacheLayer
 from kvplan.errors import BadInput, shown
 from kvplan.model.model import Attention, Model
 
+_DRAFTED = ("full", "latent", "sliding", "chunked")
 NO_CACHE = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
 
 
@@ -28,7 +29,7 @@ def drafter_layers(rank: Rank, block: int) -> tuple[CacheLayer, ...]:
         return _of_model(rank, draft, block, first)
     count = drafter.get("layers")
     if count is None:
-        count = rank.model.mtp_layers if drafter.get("method") == "mtp" else 1
+        count = rank.model.mtp_layers or 1 if drafter.get("method") == "mtp" else 1
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise BadInput(f"--speculative-config: {shown(count)} draft layers; give at least one")
     attention = last_attention(rank.model)
@@ -43,8 +44,11 @@ def _of_model(rank: Rank, draft: Model, block: int, first: int) -> tuple[CacheLa
 
 
 def last_attention(model: Model) -> Attention:
-    """The attention that drafters copy: the last one that keeps every token, else the last that keeps any."""
-    holding = [a for layer in model.layers for a in layer.attentions if a.holds and a.kind != "encoder"]
+    """The attention that drafters copy: the last one that keeps every token, else the last that keeps any.
+
+    DeepSeek-V4's drafters keep the window only (compress ratio 0).
+    """
+    holding = [a for layer in model.layers for a in layer.attentions if a.holds and a.kind in _DRAFTED]
     if not holding:
         raise BadInput("--speculative-config: this model has no attention that a drafter could copy")
     return next((a for a in reversed(holding) if a.kind in ("full", "latent")), holding[-1])

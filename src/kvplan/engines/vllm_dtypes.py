@@ -39,7 +39,7 @@ def dtype_named(name: str) -> str:
 
 
 def cache_dtype(given: str, quantization: Mapping[str, Any] | None, rules: Rules) -> str:
-    """What the cache is stored as: as given, else what the checkpoint names, else `auto` (the model's dtype)."""
+    """What the cache is stored as: as given, else as the checkpoint names, else `auto`, the model's dtype."""
     if given not in KNOWN:
         hint = did_you_mean(given, KNOWN) or f"use one of {', '.join(KNOWN)}"
         raise UnknownName(f"--kv-cache-dtype: {shown(given)} is not known to vllm; {hint}")
@@ -53,7 +53,9 @@ def checkpoint_dtype(quantization: Mapping[str, Any]) -> str:
     method = str(quantization.get("quant_method", ""))
     inner = quantization.get("quantization")
     tables = [t for t in (inner, quantization) if isinstance(t, Mapping)]
-    keys = ("kv_cache_scheme", "kv_cache_quant_algo") if method.startswith("modelopt") else ("kv_cache_scheme",)
+    keys = ["kv_cache_scheme"]
+    if method.startswith("modelopt"):
+        keys.append("kv_cache_quant_algo")
     found = next((t[key] for key in keys for t in tables if t.get(key)), None)
     if isinstance(found, Mapping):
         bits, dynamic = found.get("num_bits"), found.get("dynamic")
@@ -85,7 +87,9 @@ def head_bytes(key: int, value: int, cached: str, model_dtype: str) -> int:
         slot = keys + -(-value * value_bits // 8) + 4
         return slot + slot % 2
     if cached in _OPAQUE:
-        raise BadInput(f"--kv-cache-dtype: {cached} is a layout for latent attention, which this model has not")
+        raise BadInput(
+            f"--kv-cache-dtype: {cached} is a layout of latent attention, which this model has not"
+        )
     return (key + value) * value_bytes(cached, model_dtype)
 
 

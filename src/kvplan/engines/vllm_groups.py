@@ -49,7 +49,7 @@ def groups_of(layers: Layers, rules: Rules, *, hybrid: bool, block_outermost: bo
     if block_outermost and len({m.spec.page_bytes for m in layers}) > 1:
         if rules.packed == "widest_group":
             return packed_groups(layers, is_uniform_type)
-        return tuple_groups(layers)
+        return tuple_groups(layers, padded=rules.packed != "stacked")
     return split_by_size(with_one_page_size(layers, rules), rules)
 
 
@@ -143,9 +143,7 @@ def split_by_size(layers: Layers, rules: Rules) -> tuple[Group, ...]:
         count = -(-len(bucket) // size)
         for i in range(count):
             part = bucket[i::count] if rules.deal == "strided" else bucket[i * size : (i + 1) * size]
-            spec = merged_spec([m.spec for m in part])
-            assert spec is not None
-            groups.append(Group(tuple(part), spec))
+            groups.append(Group(tuple(part), merged_spec([m.spec for m in part]) or part[0].spec))
     return tuple(groups)
 
 
@@ -177,13 +175,25 @@ def on_stage(groups: tuple[Group, ...], numbers: range) -> tuple[Group, ...]:
 
 def bytes_per_block(groups: tuple[Group, ...], rules: Rules) -> int:
     """Bytes that one block of the pool takes over all layers: the widest group's."""
-    if len(groups) > 1 and all(g.uniform for g in groups) and rules.packed != "widest_group":
-        return _slots_bytes(groups, rules)
+    if rules.packed in ("tuples", "slots") and is_packed(groups):
+        if rules.packed == "tuples":
+            return tuple_bytes(groups)
+        return sum(page * count for page, count in _slots(groups).items())
     return max((g.layers_bytes for g in groups), default=0)
 
 
-def _slots_bytes(groups: tuple[Group, ...], rules: Rules) -> int:
-    """Unlike pages side by side: per page size as many slots as the group with most of that size has."""
+def is_packed(groups: tuple[Group, ...]) -> bool:
+    """Whether pages of unlike size stand side by side in a block."""
+    return len(groups) > 1 and all(g.uniform for g in groups)
+
+
+def tuple_bytes(groups: tuple[Group, ...]) -> int:
+    """One page of each size that the first group has, as often as any group has one size at most."""
+    return sum({s.page_bytes for s in groups[0].specs}) * max(_slots(groups).values())
+
+
+def _slots(groups: tuple[Group, ...]) -> dict[int, int]:
+    """Per page size as many slots as the group with most of that size has."""
     slots: dict[int, int] = {}
     for group in groups:
         counts: dict[int, int] = {}
@@ -191,7 +201,11 @@ def _slots_bytes(groups: tuple[Group, ...], rules: Rules) -> int:
             counts[spec.page_bytes] = counts.get(spec.page_bytes, 0) + 1
         for page, count in counts.items():
             slots[page] = max(slots.get(page, 0), count)
-    if rules.packed == "tuples":
-        pages = {s.page_bytes for s in groups[0].specs}
-        return sum(pages) * max(slots.values())
-    return sum(page * count for page, count in slots.items())
+    return slots
+
+
+def checked_bytes(groups: tuple[Group, ...], rules: Rules) -> int:
+    """Bytes of a block as the start check counts it: tuples from 0.20 to 0.28, whatever the pool's are."""
+    if rules.packed in ("tuples", "slots", "stacked") and is_packed(groups):
+        return tuple_bytes(groups)
+    return bytes_per_block(groups, rules)

@@ -46,16 +46,24 @@ def rank_of(model: Model, setup: Setup, settings: Settings, rules: Rules) -> Ran
     cached = cache_dtype(setup.kv_cache_dtype, model.quantization, rules)
     drafted = int((setup.drafter or {}).get("num_speculative_tokens") or 0)
     if is_sparse(model) and is_latent(model, rules):
-        if cached == "auto" and rules.sparse_auto_dtype != "auto":
+        if cached == "auto":
             cached = rules.sparse_auto_dtype
-        elif cached.startswith("fp8") and setup.platform == "cuda":
-            cached = "fp8_ds_mla"
+        row = row_for(
+            table_of("sparse_dtype"),
+            rules.version,
+            given=cached,
+            platform=setup.platform,
+            arch=setup.arch,
+            model_type=model.model_type,
+        )
+        cached = row["value"] if row else cached
     return Rank(model, setup, settings, rules, cached, drafted)
 
 
 def is_sparse(model: Model) -> bool:
     """Whether latent attention looks up its tokens by index keys (DSA)."""
-    return any(a.latent is not None and a.index_width for _, layer in model.grouped() for a in layer.attentions)
+    attentions = (a for _, layer in model.grouped() for a in layer.attentions)
+    return any(a.latent is not None and a.index_width for a in attentions)
 
 
 def layers_of(rank: Rank, block: int) -> tuple[CacheLayer, ...]:
@@ -96,7 +104,7 @@ def attention_specs(a: Attention, rank: Rank, block: int, window: int | None) ->
         yield from _compressed(a, rank, block)
     elif a.latent is not None and is_latent(rank.model, rank.rules):
         if a.index_width:
-            yield _index(a, rank, block)
+            yield _index(a, block)
         yield _latent(a, rank, block)
     elif a.value_width == 0 and a.latent is None:
         yield _shared_vector(a, rank)
@@ -172,7 +180,7 @@ def _latent(a: Attention, rank: Rank, block: int) -> Spec:
     )
 
 
-def _index(a: Attention, rank: Rank, block: int) -> Spec:
+def _index(a: Attention, block: int) -> Spec:
     """Index keys of sparse latent attention: one byte a value and a scale for each 128."""
     return Spec(
         kind=MLA,

@@ -101,14 +101,14 @@ def common_size(counts: list[int], at_least: int) -> int:
     return best
 
 
-def tuple_groups(layers: Layers) -> tuple[Group, ...]:
-    """0.20.0 to 0.28.0: latent caches first, then windows by block and width, their pages padded up."""
+def tuple_groups(layers: Layers, *, padded: bool) -> tuple[Group, ...]:
+    """0.20.0 to 0.28.0: latent caches first, then windows by block and width, to 0.26 `padded` up."""
     full = Bucket(tuple(m for m in layers if m.spec.kind != SLIDING_MLA))
     windows: dict[tuple[int, int | None], list[CacheLayer]] = {}
     for m in layers:
         if m.spec.kind == SLIDING_MLA:
             windows.setdefault((m.spec.block_size, m.spec.window), []).append(m)
-    pages = sorted(full.by_page)
+    pages = sorted(full.by_page) if padded else []
     sliding = [Bucket(tuple(_padded_up(m, pages) for m in members)) for members in windows.values()]
     size = common_size([b.repeats for b in (full, *sliding)], full.repeats)
     groups = [_group(full.layers)]
@@ -119,4 +119,6 @@ def tuple_groups(layers: Layers) -> tuple[Group, ...]:
 
 def _padded_up(layer: CacheLayer, pages: list[int]) -> CacheLayer:
     page = next((p for p in pages if p >= layer.spec.page_bytes), layer.spec.page_bytes)
-    return replace(layer, spec=replace(layer.spec, page_padded=page)) if page != layer.spec.page_bytes else layer
+    if page == layer.spec.page_bytes:
+        return layer
+    return replace(layer, spec=replace(layer.spec, page_padded=page))

@@ -13,7 +13,7 @@ from kvplan.engines.vllm_groups import bytes_per_block
 from kvplan.engines.vllm_request import Request, blocks_of_group
 from kvplan.engines.vllm_specs import Group, page_figure
 from kvplan.engines.vllm_version import Rules
-from kvplan.figure import Leaf, Number, Source, Trust, formula, named, total, whole
+from kvplan.figure import Leaf, Number, Source, Trust, ceiling, formula, named, total, whole
 
 Groups = tuple[Group, ...]
 
@@ -74,15 +74,25 @@ def printed(
         count = num_blocks(leaf("pool_bytes", max(pool, 0), "B", Source(Trust.STATED, "the pool")), block)
     else:
         return Printed(block)
-    need = named("blocks_per_request", "block", total([blocks_of_group(g, request, leaf) for g in groups]))
+    need = named("blocks_per_request", "block", _need(groups, request, leaf))
     length = leaf("max_model_len", request.max_model_len, "token", _why(settings, "max_model_len"))
     by_blocks = _tokens_of_blocks(groups, count, request, settings, leaf)
     if rules.concurrency == "tokens":
         at_once = max_concurrency(by_blocks, length)
     else:
         at_once = max_concurrency(count, need)
-    tokens = kv_tokens(at_once, length) if rules.token_line == "concurrency" else by_blocks
+    tokens = kv_tokens(at_once, length) if rules.tokens_as == "concurrency" else by_blocks
     return Printed(block, count, tokens, at_once, named("kv_bytes", "B", count * block))
+
+
+def _need(groups: Groups, request: Request, leaf: Leaf) -> Any:
+    """Blocks of one request: of all groups, or (to 0.26) their bytes in pages of the first group."""
+    blocks = [blocks_of_group(g, request, leaf) for g in groups]
+    if request.rules.request_blocks == "by_group" or len({g.page_bytes for g in groups}) == 1:
+        return total(blocks)
+    why = Source(Trust.ENGINE_RULE, request.rules.source("request_blocks"))
+    pages = [leaf(f"group_{i}_page_bytes", g.page_bytes, "B", why) for i, g in enumerate(groups)]
+    return ceiling(total([n * page for n, page in zip(blocks, pages, strict=True)]), pages[0])
 
 
 def _tokens_of_blocks(groups: Groups, count: Any, request: Request, settings: Settings, leaf: Leaf) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvplan.engines.vllm_dtypes import VALUE_BYTES, dtype_named
 from kvplan.engines.vllm_specs import MAMBA, Spec, Tensor
 from kvplan.engines.vllm_version import Rules, row_for, table_of
-from kvplan.errors import BadInput
+from kvplan.errors import BadInput, NotServed
 from kvplan.figure import Source, Trust
 from kvplan.model.model import Model, State
 
@@ -36,7 +36,7 @@ def state_dtypes(
 def tensors_of(state: State, tp: int, dtypes: tuple[str, str], drafted: int) -> tuple[Tensor, ...]:
     """What one layer's state is on one rank; a drafter of `drafted` tokens widens the tail."""
     if state.mixer not in SERVED:
-        raise BadInput(f"MODEL: vllm does not serve models with {state.mixer} layers")
+        raise NotServed(f"MODEL: vllm does not serve models with {state.mixer} layers")
     tail, recurrent = dtypes
     groups = state.groups + (tp - state.groups if state.groups % tp else 0) if state.groups else 0
     channels = state.channels + groups * state.group_channels

@@ -41,7 +41,8 @@ class Rules:
     estimate_printed: bool = True
     auto_fit: bool = True
     concurrency: str = "blocks"
-    token_line: str = "concurrency"
+    request_blocks: str = "by_group"
+    tokens_as: str = "concurrency"
     context_parallel: bool = True
     context_parallel_tokens: bool = False
     in_flight: str = "every_batch"
@@ -107,7 +108,8 @@ def rules_of(version: str) -> Rules:
     for change in table["change"]:
         if since(version, change["from"]):
             for switch, value in change["set"].items():
-                assert switch in known, f"{switch}: no such switch"
+                if switch not in known:
+                    raise KeyError(f"{FACTS}: {switch} is no switch")
                 values[switch] = tuple(value) if isinstance(value, list) else value
                 sources[switch] = f"since {change['from']}: {change['source']}"
     return Rules(version=version, sources=sources, **values)

@@ -50,7 +50,7 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
         vocab=keys.count("vocab") or 0,
         max_context=context,
         dtype=_dtype(raw, text, file),
-        quantization=_quantization(raw, text, sidecar),
+        quantization=_quantization(raw, keys, sidecar),
         other_parameters=None,
         origins=origins,
         notes=tuple(notes),
@@ -379,14 +379,16 @@ def _dtype(raw: dict[str, Any], text: dict[str, Any], file: str) -> str:
     return ""
 
 
-def _quantization(
-    raw: dict[str, Any], text: dict[str, Any], sidecar: dict[str, Any] | None
-) -> dict[str, Any] | None:
+def _quantization(raw: dict[str, Any], keys: Keys, sidecar: dict[str, Any] | None) -> dict[str, Any] | None:
+    text = keys.raw
     for table in (text, raw):
         for key in ("quantization_config", "compression_config"):
-            if isinstance(table.get(key), dict):
+            value = table.get(key)
+            if value is not None and not isinstance(value, dict):
+                raise keys.wrong(key, value, "expected an object or null")
+            if value is not None:
                 experts = {"expert_dtype": text["expert_dtype"]} if "expert_dtype" in text else {}
-                return {**experts, **table[key]}
+                return {**experts, **value}
     if sidecar and isinstance(sidecar.get("quantization"), dict):
         return {"quant_method": "modelopt", **sidecar["quantization"]}
     return None
