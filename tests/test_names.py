@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvplan.errors import BadInput, UnknownName
+from kvplan.facts import store
 from kvplan.facts.accelerators import accelerators, find_accelerator
 from kvplan.facts.catalogue import entries, find_model
 
@@ -86,3 +87,30 @@ def test_disputed_figures_are_assumptions_and_agreed_ones_are_stated() -> None:
     b200, h100 = find_accelerator("b200"), find_accelerator("h100")
     assert b200.source("bandwidth").trust.label == "assumed"
     assert h100.source("bandwidth").trust.label == "stated"
+
+
+ALIASES = store.toml("aliases.toml")
+
+
+@pytest.mark.parametrize(("short", "id"), ALIASES["models"].items())
+def test_every_model_alias_stands_for_a_built_in_model(short: str, id: str) -> None:
+    assert id in {entry.id for entry in entries()}
+    found = find_model(short)
+    assert found is not None
+    assert found.id == id
+
+
+@pytest.mark.parametrize(("short", "key"), ALIASES["accelerators"].items())
+def test_every_accelerator_alias_stands_for_a_built_in_accelerator(short: str, key: str) -> None:
+    assert find_accelerator(short).key == key
+
+
+@pytest.mark.parametrize("short", ALIASES["models"])
+def test_an_alias_under_another_owner_is_not_the_built_in_model(short: str) -> None:
+    assert find_model(f"evilorg/{short}") is None
+
+
+def test_an_alias_holds_with_the_owner_of_its_model() -> None:
+    found = find_model("meta-llama/Meta-Llama-3-8B")
+    assert found is not None
+    assert found.id == "meta-llama/Meta-Llama-3-8B-Instruct"

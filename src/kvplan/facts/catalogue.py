@@ -69,16 +69,25 @@ def find_model(name: str) -> Entry | None:
     by_id = {entry.id.lower(): entry for entry in entries()}
     if name.lower() in by_id:
         return by_id[name.lower()]
-    aliases = {squash(k): v for k, v in store.toml("aliases.toml")["models"].items()}
-    alias = aliases.get(squash(name)) or aliases.get(squash(name.rpartition("/")[2]))
+    org, _, tail = name.rpartition("/")
+    alias = _alias(org, tail)
     if alias is not None:
         return by_id[alias.lower()]
-    org, _, tail = name.rpartition("/")
     pool = [e for e in entries() if not org or e.id.lower().startswith(f"{org.lower()}/")]
     for key in (squash, stem):
         found = [e for e in pool if key(e.id.rpartition("/")[2]) == key(tail)]
         if found:
             return _best(found)
+    return None
+
+
+def _alias(org: str, tail: str) -> str | None:
+    """The id an alias stands for; a given owner must be the id's own or stand in the alias."""
+    for short, id in store.toml("aliases.toml")["models"].items():
+        owner, _, name = short.rpartition("/")
+        owners = {owner.lower()} if owner else {"", id.partition("/")[0].lower()}
+        if squash(name) == squash(tail) and org.lower() in owners:
+            return str(id)
     return None
 
 
