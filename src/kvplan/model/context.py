@@ -20,10 +20,12 @@ def max_context(keys: Keys) -> tuple[int | None, Source]:
     lengths = []
     for key in keys.spellings("context"):
         read = keys.find(key, [key])
-        if read is not None and isinstance(read[1], (int, float)) and read[1]:
+        if read is not None and read[1] != 0:
             lengths.append((keys.whole(key, read[1], 0, 2**40), key, read[2]))
     if not lengths:
         return None, Source(Trust.ASSUMED, "no length stated")
+    stated = [item for item in lengths if item[2].trust is Trust.STATED]
+    lengths = stated or lengths  # a class default under another name gives way to what the file says
     length, key, source = min(lengths, key=lambda item: item[0])
     if keys.spec.get("context_prefers"):
         preferred = keys.spec["context_prefers"]
@@ -39,14 +41,20 @@ def _scaling(keys: Keys) -> tuple[float | None, int | None]:
     scaling: Any = None
     for key in ("rope_parameters", "rope_scaling"):
         read = keys.find(key, [key])
-        if read is not None and isinstance(read[1], dict):
-            scaling = read[1]
-            break
+        if read is None:
+            continue
+        if not isinstance(read[1], dict):
+            raise keys.wrong(key, read[1], "expected an object or null")
+        scaling = scaling or read[1]
     if not scaling or keys.spec.get("context_unscaled"):
         return None, None
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    kind = next((scaling[k] for k in ("rope_type", "type") if scaling.get(k) is not None), "default")
     factor = scaling.get("factor")
-    if kind in _UNSCALED or isinstance(factor, bool) or not isinstance(factor, (int, float)):
+    if not isinstance(kind, str):
+        raise keys.wrong("rope_scaling.rope_type", kind, "expected a name in quotes")
+    if factor is not None and (isinstance(factor, bool) or not isinstance(factor, (int, float))):
+        raise keys.wrong("rope_scaling.factor", factor, "expected a positive factor")
+    if kind in _UNSCALED or factor is None:
         return None, None
     original = scaling.get("original_max_position_embeddings") if kind == "yarn" else None
     if not 0 < factor < 1e6:
