@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvplan.figure import Trust
 from kvplan.model.extras import extra_weights
 from kvplan.model.keys import Keys
 from kvplan.model.model import Weight
@@ -62,8 +63,7 @@ def expert_weights(keys: Keys, table: Table, hidden: int) -> tuple[Weight, ...]:
     experts = keys.count("experts") or 0
     if not experts:
         return ()
-    active = keys.count("experts_per_token")
-    active = min(active, experts) if active is not None else experts
+    active = _active_experts(keys, experts)
     inside = _latent_width(keys, table, hidden)
     width = keys.count("expert_width") or _dense_width(keys, table, hidden)
     bias = keys.flag(table.get("expert_bias"))
@@ -85,6 +85,17 @@ def expert_weights(keys: Keys, table: Table, hidden: int) -> tuple[Weight, ...]:
     weights += [expert("gate_proj", width, inside)] if gated else []
     extras = extra_weights(keys, table.get("extras", {}), {"hidden": hidden, "experts": experts})
     return (*weights, *_shared_weights(keys, table, hidden, width, gated), *extras)
+
+
+def _active_experts(keys: Keys, experts: int) -> int:
+    """Experts one token is sent to: no more than there are, all of them where nothing says."""
+    read = keys.find("experts_per_token")
+    active = keys.count("experts_per_token")
+    if read is None or active is None:
+        return experts
+    if active > experts and read[2].trust is Trust.STATED:
+        raise keys.wrong(read[0], active, f"there are {experts} experts")
+    return min(active, experts)
 
 
 def _latent_width(keys: Keys, table: Table, hidden: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvplan.errors import BadConfig, BadInput, shown
 from kvplan.model.hub_client import Repository
+from kvplan.model.json_kind import json_kind
 from kvplan.model.safetensors import FIRST_FETCH, fetch_header, read_file
 from kvplan.model.shards import INDEX, join, shards_of
 from kvplan.model.tensors import TensorList
@@ -76,7 +77,7 @@ def _object(repository: Repository, file: str) -> dict[str, Any] | None:
     except ValueError as error:
         raise BadConfig(f"MODEL: {where} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadConfig(f"MODEL: {where} holds a {type(found).__name__}, not a config's object")
+        raise BadConfig(f"MODEL: {where} holds {json_kind(found)}, not a config's object; give a config.json")
     return found
 
 

@@ -13,6 +13,7 @@ from kvplan.facts.catalogue import Entry, entries, find_model
 from kvplan.figure import Source, Trust
 from kvplan.model import gguf_model
 from kvplan.model.hub import fetch_model, is_repo_id
+from kvplan.model.json_kind import json_kind
 from kvplan.model.model import Model
 from kvplan.model.read import read_config
 from kvplan.model.safetensors import read_safetensors
@@ -149,5 +150,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadConfig(f"MODEL: {path.name} is not JSON: {error}; is it complete?") from None
     if not isinstance(raw, dict):
-        raise BadConfig(f"MODEL: {path.name} holds a {type(raw).__name__}, not a config's object")
+        raise BadConfig(
+            f"MODEL: {path.name} holds {json_kind(raw)}, not a config's object; give a config.json"
+        )
     return raw

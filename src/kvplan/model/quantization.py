@@ -16,6 +16,7 @@ from typing import Any
 from kvplan.errors import BadConfig, shown
 from kvplan.facts.schemes import Scheme, algorithm, ggml_scheme, method, module_names, scheme
 from kvplan.model.model import Model, Weight
+from kvplan.model.quantization_check import check_quantization
 
 PARTS = ("attention", "state", "indexer", "feed_forward", "expert", "shared_expert")
 _NEVER = ("conv1d", "conv", "A_log", "A_D_dt", "A_dt", "x_proj", "dt_proj", "D")
@@ -49,11 +50,18 @@ class Quantization:
     group: int = 0
     expert_default: Scheme | None = None
     whole: Scheme | None = None  # what also stores embeddings and head
+    found: dict[tuple[str, str, int], Scheme | None] = field(default_factory=dict, compare=False, repr=False)
 
     def scheme_for(self, weight: Weight, layer: int) -> Scheme | None:
         """The scheme that stores a layer's matrix, or None when it keeps the model's dtype."""
         if weight.part not in PARTS or weight.inputs == 1 or weight.name in _NEVER:
             return None
+        key = (weight.part, weight.name, layer)
+        if key not in self.found:  # matching names is slow, and every plan asks many times
+            self.found[key] = self._match(weight, layer)
+        return self.found[key]
+
+    def _match(self, weight: Weight, layer: int) -> Scheme | None:
         names = _module_names(weight, layer, self.model_type)
         named = self.explicit.find(layer, names)
         if named is not None:
@@ -77,14 +85,30 @@ class Quantization:
         return bool(self.ignored.by_layer or self.explicit.by_layer)
 
 
+_REMEMBERED = 8
+_recent: dict[tuple[object, ...], tuple[Mapping[str, Any], Quantization]] = {}
+
+
 def quantization_of(model: Model) -> Quantization | None:
-    """The checkpoint's quantisation, or None for one in its own dtype.
+    """The checkpoint's quantisation, or None for one in its own dtype; read once for each config.
 
     Raises BadConfig for a method that is not known, since its bytes would be a guess.
     """
     q = model.quantization
     if not q:
         return None
+    key = (id(q), model.model_type, model.file, len(model.layers))  # the entry keeps q, so its id is its own
+    known = _recent.get(key)
+    if known is None:
+        known = (q, _read(model, q))
+        while len(_recent) >= _REMEMBERED:
+            _recent.pop(next(iter(_recent)), None)
+        _recent[key] = known
+    return known[1]
+
+
+def _read(model: Model, q: Mapping[str, Any]) -> Quantization:
+    check_quantization(q, model.file)
     name = str(q.get("quant_method") or ("modelopt" if "quant_algo" in q else ""))
     if name == "compressed-tensors":
         return _compressed_tensors(model, q)
