@@ -148,7 +148,7 @@ def timeline(
 
 def _steps(text: str) -> list[int]:
     words = text.split(",")
-    if not all(word.strip().isdigit() for word in words):
+    if not all(word.strip().isascii() and word.strip().isdigit() and len(word) < 12 for word in words):
         raise BadInput(f"--arrivals: {shown(text)} is not a list of steps; write numbers, such as 0,3,5")
     return [int(word) for word in words]
 
@@ -204,7 +204,7 @@ def fit(
     ep: Annotated[int, typer.Option(help="expert-parallel ranks")] = 1,
     dcp: Annotated[int, typer.Option(help="decode context-parallel ranks")] = 1,
     attention_dp: Annotated[int, typer.Option(help="ranks that each serve their own requests")] = 1,
-    batch: Annotated[int, typer.Option(help="so many sequences of the maximum length must fit")] = 0,
+    batch: Annotated[int, typer.Option(help="so many of the longest must fit", show_default=False)] = 0,
     dtype: _Dtype = "auto",
     quantization: _Quantization = "",
     kv_cache_dtype: _Kv = "auto",
@@ -250,10 +250,15 @@ def plan(
     kv_cache_dtype: _Kv = "auto",
     dtype: _Dtype = "auto",
     quantization: _Quantization = "",
-    prompt_tokens: Annotated[int, typer.Option(help="tokens of one prompt")] = 2048,
+    prompt_tokens: Annotated[
+        int, typer.Option(help="tokens of one prompt; 2,048 else", show_default=False)
+    ] = 0,
     output_tokens: Annotated[int, typer.Option(help="tokens of one output")] = 256,
     batch: Annotated[
-        int, typer.Option(help="sequences that start together; as many as fit, at most 32, else")
+        int,
+        typer.Option(
+            help="sequences that start together; as many as fit, at most 32, else", show_default=False
+        ),
     ] = 0,
     as_json: _Json = False,
     explain: _Explain = "",
@@ -264,7 +269,7 @@ def plan(
     """The one-page answer: memory, capacity, floors of prefill and decode, limits, levers, launch."""
     own = dict(_context().params)
     answer = kvplan.plan(**{name: own[name] for name in _given() if name not in _FACE})
-    asked = {"gpu": gpu, "tp": tp, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    asked = {"gpu": gpu, "tp": tp, **answer["load"]}
     _draw(plot, answer, "plan")
     _show(answer, "plan", as_json, explain, asked)
     if check and not answer["fit"]["capacity"]["fits"]:
@@ -361,6 +366,8 @@ def main(arguments: list[str] | None = None) -> None:
     except KvplanError as error:
         _fail(str(error))
     except typer.TyperException as error:
+        if not words:
+            raise SystemExit(2) from None  # the help is on the screen already
         _fail(_usage(error, words))
     except typer.Abort:
         _fail("stopped", 130)
@@ -380,6 +387,8 @@ def _usage(error: Exception, words: list[str]) -> str:
     if value is not None:
         return f"{flags[0]}: {shown(value)} cannot be used: {error}; {hint}"
     message = getattr(error, "format_message", lambda: str(error))()
+    if "MODEL" in message and any(word.startswith("--explain") for word in words):
+        hint = "write MODEL before --explain, or --explain=NAME"
     return f"{message.rstrip('.')}; {hint}"
 
 

@@ -136,10 +136,13 @@ def memory(out: Console, memory: dict[str, Any]) -> None:
     rows: list[Row] = [
         (f"{_GLYPHS[name]} {name}", bytes_text(memory[key]), _assumed(key, memory)) for key, name, _ in _PARTS
     ]
-    rows.append(
-        ("· unused", bytes_text(memory["headroom_bytes"]), f"of {bytes_text(memory['accelerator_bytes'])}")
-    )
+    rows.append(_left(memory))
     lines(out, rows)
+
+
+def _left(memory: dict[str, Any]) -> Row:
+    left, whole = memory["headroom_bytes"], f"of {bytes_text(memory['accelerator_bytes'])}"
+    return ("· unused", bytes_text(left), whole) if left >= 0 else ("! missing", bytes_text(-left), whole)
 
 
 def _assumed(key: str, memory: dict[str, Any]) -> str:

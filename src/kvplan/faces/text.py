@@ -145,7 +145,7 @@ def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     _levers(out, answer)
     out.print()
     out.print(Text("launch", style="bold"))
-    out.print(Text(f"  {answer['launch']}"))
+    out.print(Text(f"  {answer['launch'] or 'none: it does not fit'}"))
 
 
 def _capacity(out: Console, answer: Answer) -> None:

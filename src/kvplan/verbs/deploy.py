@@ -10,7 +10,7 @@ from kvplan.cost import cache
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import Setup
 from kvplan.engines.registry import CONTEXT_DECIDES
-from kvplan.errors import BadInput
+from kvplan.errors import BadInput, shown
 from kvplan.facts import flags as engine_flags
 from kvplan.facts.accelerators import Accelerator, device_total, find_accelerator
 from kvplan.facts.engine_versions import find_engine, find_version
@@ -93,7 +93,7 @@ def deployment(
     )
     length, length_source = _length(loaded, given)
     in_use = _size("--memory-in-use", memory_in_use) if memory_in_use is not None else 0
-    stored = stored_as(loaded, kv_cache_dtype, split.tp)
+    stored = stored_as(loaded, kv_cache_dtype, split.tp, dtype)
     return Deployment(
         loaded, setup, stored, accelerator, memory, source, length, length_source, in_use, found
     )
@@ -102,6 +102,8 @@ def deployment(
 def _device(gpu: str | None) -> tuple[str, Accelerator | None]:
     if gpu is None:
         return "cuda", None
+    if not isinstance(gpu, str):
+        raise BadInput(f"--gpu: {shown(gpu)} is not a name; see kvplan accelerators")
     if gpu.strip().lower() == "cpu":
         return "cpu", None
     found = find_accelerator(gpu)

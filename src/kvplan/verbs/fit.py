@@ -9,17 +9,17 @@ from typing import Any
 from kvplan.engines.budget import memory_of
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import CacheGroup, Capacity
-from kvplan.engines.registry import capacity_of
+from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
 from kvplan.figure import Leaf, bare, value_of
 from kvplan.units import bytes_text
 from kvplan.verbs import series
 from kvplan.verbs.against import compare
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
-from kvplan.verbs.deploy import KNOWN_VENDORS, Size, Split, deployment
+from kvplan.verbs.deploy import KNOWN_VENDORS, Size, Split, deployment, with_flags
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.size import MAX_BATCH
-from kvplan.verbs.ways import ways_back
+from kvplan.verbs.ways import LENGTHS, ways_back
 
 FIGURES = (
     "num_blocks",
@@ -108,8 +108,8 @@ def fit_answer(d: Deployment, batch: int | None, against: str | None) -> Answer:
     return Answer(compute, lambda answer: {"memory": series.memory_parts(answer["memory"])})
 
 
-def fit_part(d: Deployment, batch: int | None, leaf: Leaf) -> dict[str, Any]:
-    """The contract's `fit` document of a deployment."""
+def fit_part(d: Deployment, batch: int | None, leaf: Leaf, length: int | None = None) -> dict[str, Any]:
+    """The contract's `fit` document of a deployment; `batch` sequences of `length`, else of the longest."""
     memory = memory_of(d, leaf)
     capacity = capacity_of(d, memory["kv_pool_bytes"], leaf)
     notes = [*d.model.notes, *capacity.notes, *_occupied(d, memory), *_stands_in(d)]
@@ -117,7 +117,7 @@ def fit_part(d: Deployment, batch: int | None, leaf: Leaf) -> dict[str, Any]:
         "engine": {"name": d.setup.engine, "version": d.setup.version, "settings": settings_of(d, capacity)},
         "memory": memory,
         "capacity": {
-            "fits": fits(d, memory, capacity, batch),
+            "fits": fits(d, memory, capacity) and _enough(d, capacity, batch, length),
             **{name: getattr(capacity, name) for name in FIGURES},
             "groups": [group_row(group) for group in capacity.groups],
         },
@@ -132,17 +132,32 @@ def settings_of(d: Deployment, capacity: Capacity) -> dict[str, Any]:
     return {**split, **filled, **d.setup.flags}
 
 
-def fits(d: Deployment, memory: Mapping[str, Any], capacity: Capacity, batch: int | None) -> bool | None:
-    """Whether the weights load and the engine's start check passes for one request, or for `batch`."""
+def fits(d: Deployment, memory: Mapping[str, Any], capacity: Capacity) -> bool | None:
+    """Whether the weights load and the engine's start check passes for one longest request."""
     headroom = value_of(memory["headroom_bytes"])
     if headroom is not None and headroom < 0:
         return False
     if _occupied(d, memory) or capacity.fits is False:
         return False
-    concurrency = value_of(capacity.max_concurrency)
-    if batch is not None and concurrency is not None and concurrency < batch:
-        return False
     return capacity.fits
+
+
+def _enough(d: Deployment, capacity: Capacity, batch: int | None, length: int | None) -> bool:
+    """Whether that many sequences of that length run at once; unknown counts as enough."""
+    if batch is None:
+        return True
+    held = sequences_of(d, length) if length else value_of(capacity.max_concurrency)
+    return held is None or bool(held >= batch)
+
+
+def sequences_of(d: Deployment, length: int) -> float | None:
+    """How many sequences of `length` tokens the engine's cache holds at once; None where not known."""
+    flag = LENGTHS.get(d.setup.engine)
+    found: float | None = None
+    if flag is not None and d.setup.engine not in CONTEXT_DECIDES:
+        shorter = with_flags(d, **{flag: length})
+        found = capacity_of(shorter, pool_of(d), bare).max_concurrency
+    return found
 
 
 def _occupied(d: Deployment, memory: Mapping[str, Any]) -> list[str]:

@@ -21,6 +21,8 @@ def given_model(model: ModelLike, dtype: str = "auto", quantization: str | None 
 
     Raises UnknownName or BadInput when a name is not known or cannot hold weights.
     """
+    if not isinstance(model, (str, os.PathLike, dict, Model)):
+        raise BadInput(f"MODEL: {shown(model)} is neither a name, a path, a config nor a model")
     loaded = model if isinstance(model, Model) else load_model(model)
     if dtype != "auto":
         found = find_format(dtype, "--dtype", "weights").name

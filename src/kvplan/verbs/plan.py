@@ -46,18 +46,20 @@ def plan(
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
     gpu_memory: Size = None,
-    prompt_tokens: int = DEFAULT_PROMPT,
+    prompt_tokens: int | None = None,
     output_tokens: int = DEFAULT_OUTPUT,
     batch: int | None = None,
     **flags: Any,
 ) -> Answer:
     """Memory, capacity, floors of prefill and decode, what holds the deployment back, and its launch.
 
-    `flags` are the engine's own settings. Returns the contract's `plan` document: bytes, tokens and
+    `flags` are the engine's own settings. Prompts have 2,048 tokens, or what the longest sequence leaves,
+    unless given; with `batch`, that many sequences of prompt and output must fit. Returns the contract's `plan` document: bytes, tokens and
     seconds. Times are lower bounds; figures not known are None. Raises BadInput or UnknownName for
     anything that cannot be used.
     """
-    whole("--prompt-tokens", prompt_tokens, 1, size.MAX_TOKENS)
+    if prompt_tokens is not None:
+        whole("--prompt-tokens", prompt_tokens, 1, size.MAX_TOKENS)
     whole("--output-tokens", output_tokens, 1, size.MAX_TOKENS)
     if batch is not None:
         whole("--batch", batch, 1, size.MAX_BATCH)
@@ -74,12 +76,10 @@ def plan(
         flags=flags,
     )
     load = _load(d, prompt_tokens, output_tokens, batch)
-    named = str(model) if isinstance(model, (str, os.PathLike)) and Path(model).exists() else d.model.id
-    launch = launch_command(d, named, dtype, quantization)
+    lengths = load.prompt_tokens, load.output_tokens
 
     def compute(leaf: Leaf) -> dict[str, Any]:
-        fit = fitting.fit_part(d, load.batch if batch else None, leaf)
-        lengths = load.prompt_tokens, load.output_tokens
+        fit = fitting.fit_part(d, batch, leaf, sum(lengths))
         return {
             "size": _size_part(d, leaf),
             "fit": fit,
@@ -87,8 +87,9 @@ def plan(
             "contexts": _contexts(d, value_of(fit["memory"]["kv_pool_bytes"])),
             "limits": _limits(d, fit, load),
             "levers": _levers(d),
-            "launch": launch,
-            "notes": [*fit.pop("notes"), *size.weight_notes(d.model)],
+            "launch": _launch(d, fit, model, dtype, quantization),
+            "load": {"prompt_tokens": lengths[0], "output_tokens": lengths[1], "batch": load.batch},
+            "notes": [*fit.pop("notes"), *size.weight_notes(d.model), *_uncounted(d)],
         }
 
     def draws(answer: dict[str, Any]) -> dict[str, Any]:
@@ -97,14 +98,45 @@ def plan(
         return {
             "memory": series.memory_parts(memory),
             "growth": series.growth_by_kind(d.model, d.stored, d.max_model_len),
-            "decode": series.decode_over_batch(d, prompt_tokens, output_tokens, memory["kv_pool_bytes"]),
+            "decode": series.decode_over_batch(d, *lengths, memory["kv_pool_bytes"] or 0),
             "roofline": {"points": series.roofline_points(answer["latency"]), "peak": peak, "rate": rate},
         }
 
     return Answer(compute, draws)
 
 
-def _load(d: Deployment, prompt: int, output: int, batch: int | None) -> Load:
+def _launch(
+    d: Deployment, fit: dict[str, Any], model: ModelLike, dtype: str, quantization: str | None
+) -> str:
+    """The command that starts it: with the longest length that fits, or none where nothing does."""
+    served = d.model.id
+    if isinstance(model, (str, os.PathLike)) and Path(model).exists():
+        served = str(model) if Path(model).is_dir() or str(model).endswith(".gguf") else "MODEL"
+    capacity, memory = fit["capacity"], fit["memory"]
+    longest = value_of(capacity["estimated_max_model_len"])
+    if not value_of(memory["kv_pool_bytes"]) or (value_of(memory["headroom_bytes"]) or 0) < 0:
+        return ""
+    if capacity["fits"] is False and longest and longest < d.max_model_len and d.setup.engine == "vllm":
+        d = with_flags(d, max_model_len=longest)
+    return launch_command(d, served, dtype, quantization)
+
+
+def _uncounted(d: Deployment) -> list[str]:
+    """What a plan leaves out, said."""
+    if not cache.groups_of(d.model, ("cross",)):
+        return []
+    return ["sequences are counted without cross-attention; kvplan size --encoder-tokens or --image-tokens"]
+
+
+def _load(d: Deployment, prompt: int | None, output: int, batch: int | None) -> Load:
+    room = d.max_model_len - output
+    if prompt is None:
+        prompt = max(1, min(DEFAULT_PROMPT, room))
+    elif prompt > room:
+        raise BadInput(
+            f"--prompt-tokens: {prompt:,} with {output:,} of output are more than the longest sequence of "
+            f"{d.max_model_len:,} ({d.context_source.where}); shorten them or give --max-model-len"
+        )
     if batch is not None:
         return Load(prompt, output, batch, Source(Trust.STATED, "--batch"))
     each = cache.bytes_per_sequence(d.model, d.stored, prompt + output, bare)
@@ -131,7 +163,7 @@ def _contexts(d: Deployment, pool_bytes: int | None) -> list[dict[str, Any]]:
 
 def _limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
     """What holds the deployment back, most pressing first, in a sentence each."""
-    found = _memory_limits(d, fit)
+    found = _memory_limits(d, fit, load)
     repeated = [g.label for g in cache.groups_of(d.model) if d.tp > g.attention.kv_heads]
     if d.tp > 1 and repeated:
         found.append(
@@ -150,7 +182,7 @@ def _limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
     ]
 
 
-def _memory_limits(d: Deployment, fit: dict[str, Any]) -> list[str]:
+def _memory_limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
     memory = {key: value_of(value) for key, value in fit["memory"].items()}
     capacity = {key: value_of(value) for key, value in fit["capacity"].items()}
     if memory["kv_pool_bytes"] == 0:
@@ -161,6 +193,13 @@ def _memory_limits(d: Deployment, fit: dict[str, Any]) -> list[str]:
     if capacity["fits"] is not False:
         return []
     longest, needed = capacity["estimated_max_model_len"], capacity["needed_kv_bytes"]
+    if needed is not None and needed <= (memory["kv_pool_bytes"] or 0):
+        length = load.prompt_tokens + load.output_tokens
+        held = fitting.sequences_of(d, length)
+        if held is not None and held < load.batch:
+            return [
+                f"{load.batch} sequences of {count_text(length)} tokens are wanted and {held:.2f} fit at once"
+            ]
     advice = f"; --max-model-len {longest} fits" if longest else ""
     wants = bytes_text(needed) if needed is not None else "more"
     return [
@@ -173,7 +212,9 @@ def _levers(d: Deployment) -> list[dict[str, Any]]:
     """A few changes to the deployment, each through the same arithmetic."""
     changed: list[tuple[str, dict[str, Any], Deployment]] = []
     if d.stored.format.bits > 8:
-        changed.append(("fp8 KV cache", {"kv_cache_dtype": "fp8"}, with_kv_cache_dtype(d, "fp8")))
+        sparse = any(g.attention.latent and g.attention.index_width for g in cache.groups_of(d.model))
+        name = "fp8_ds_mla" if sparse and d.setup.engine == "vllm" else "fp8"
+        changed.append((f"{name} KV cache", {"kv_cache_dtype": name}, with_kv_cache_dtype(d, name)))
     wider = _wider(d)
     if wider is not None:
         changed.append((f"tensor parallelism over {wider.tp}", {"tp": wider.tp}, wider))

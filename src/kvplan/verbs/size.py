@@ -7,7 +7,7 @@ from typing import Any
 from kvplan.cost import cache
 from kvplan.cost.cache import Stored
 from kvplan.cost.weights import formula_bytes, header_bytes, parameters, weight_bytes
-from kvplan.errors import BadInput
+from kvplan.errors import BadInput, shown
 from kvplan.facts.formats import find_format
 from kvplan.figure import Leaf, Source, Trust, bare, named
 from kvplan.model.model import Model
@@ -47,9 +47,10 @@ def size(
     )
     loaded = given_model(model, dtype, quantization)
     cache.check_split(loaded, tp)
-    stored = stored_as(loaded, kv_cache_dtype, tp)
+    stored = stored_as(loaded, kv_cache_dtype, tp, dtype)
     if crossed and not cache.groups_of(loaded, ("cross",)):
-        raise BadInput("--image-tokens: this model has no cross-attention; image tokens count as --tokens")
+        field = "--image-tokens" if image_tokens else "--encoder-tokens"
+        raise BadInput(f"{field}: this model has no cross-attention; its encoder's tokens count as --tokens")
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         asked = {"tokens": tokens, "batch": batch, "crossed": crossed}
@@ -67,17 +68,21 @@ def size(
     return Answer(compute, draws)
 
 
-def stored_as(model: Model, kv_cache_dtype: str, tp: int, tp_field: str = "--tp") -> Stored:
-    """How the cache is stored: the format asked for, or 16 bit in the model's own dtype."""
+def stored_as(model: Model, kv_cache_dtype: str, tp: int, dtype: str = "auto") -> Stored:
+    """How the cache is stored: the format asked for, else the dtype asked for, else the model's in 16 bit."""
+    if not isinstance(kv_cache_dtype, str):
+        raise BadInput(f"--kv-cache-dtype: {shown(kv_cache_dtype)} is not a name; give auto or a format")
     name, source = kv_cache_dtype, Source(Trust.STATED, f"--kv-cache-dtype {kv_cache_dtype}")
-    if kv_cache_dtype == "auto":
+    if kv_cache_dtype == "auto" and dtype != "auto":
+        name, source = model.dtype or dtype, Source(Trust.STATED, f"--dtype {dtype}: the cache follows it")
+    elif kv_cache_dtype == "auto":
         name = model.dtype if model.dtype in ("float16", "bfloat16") else "bfloat16"
         why = f"{model.file} dtype {model.dtype or 'absent'}: cache in 16 bit"
         source = Source(Trust.STATED if model.dtype == name else Trust.ASSUMED, why)
     found = find_format(name, "--kv-cache-dtype")
     if found.name not in ("float16", "bfloat16", "float32"):
         source = Source(source.trust, f"{source.where}: {found.source}")
-    return Stored(found, tp, source, Source(Trust.STATED, f"{tp_field} {tp}"))
+    return Stored(found, tp, source, Source(Trust.STATED, f"--tp {tp}"))
 
 
 def model_part(model: Model, leaf: Leaf) -> dict[str, Any]:

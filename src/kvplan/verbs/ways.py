@@ -21,7 +21,7 @@ _SHARES = {
     "sglang": "mem_fraction_static",
     "tensorrt-llm": "free_gpu_memory_fraction",
 }
-_LENGTH = {
+LENGTHS = {
     "vllm": "max_model_len",
     "sglang": "context_length",
     "tensorrt-llm": "max_seq_len",
@@ -62,7 +62,7 @@ def _tried(batch: int, change: Callable[[], Deployment]) -> bool:
 
 def _shorter(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
     """The longest maximum length at which it fits, by bisection: more tokens never need less."""
-    flag = _LENGTH.get(d.setup.engine)
+    flag = LENGTHS.get(d.setup.engine)
     if flag is None:
         return
     option = f"--{flag.replace('_', '-')}"
