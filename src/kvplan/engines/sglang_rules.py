@@ -47,7 +47,7 @@ def rules_of(version: str) -> Rules:
     key = version_key(known)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for entry in store.toml(FACTS)["rules"]:
+    for entry in store.toml(FACTS)["change"]:
         if version_key(entry["from"]) <= key:
             found = {k: v for k, v in entry.items() if k not in ("from", "source")}
             values |= found

@@ -109,7 +109,7 @@ def capacity(model: Model, setup: Setup, pool_bytes: int | None, leaf: Leaf = ba
     pool = None
     if pool_bytes is not None:
         where = Source(Trust.STATED, "bytes given to the cache of one rank")
-        pool = leaf("kv_pool_bytes", _capped_bytes(run, pool_bytes), "B", where)
+        pool = _capped(run, leaf("kv_pool_bytes", pool_bytes, "B", where))
     if any(layer.states for layer in model.layers):
         run.notes.append(
             "recurrent states are kept for every sequence of the batch beside this pool; not counted"
@@ -266,9 +266,9 @@ def _index(a: Attention) -> int:
     return a.index_width + a.index_width // block * 4 if a.index_width else 0
 
 
-def _capped_bytes(run: Run, pool: int) -> int:
+def _capped(run: Run, pool: Any) -> Any:
     most_bytes = _whole(run.setup, "max_gpu_total_bytes")
-    return pool if most_bytes is None else min(pool, most_bytes)
+    return pool if most_bytes is None else least(pool, most_bytes)
 
 
 def _share(run: Run, pool: Any, index: int, count: int) -> Any:
