@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kvplan
-from kvplan.cost.growth import growth_of
 from kvplan.facts.catalogue import entries
-from kvplan.model.locate import load_model
-from kvplan.verbs.size import stored_as
 
 MiB = 2**20
 ANY_MODEL = st.sampled_from([entry.id for entry in entries()])
@@ -80,15 +77,26 @@ def test_one_sequence_decodes_along_size(model: str, prompt: int) -> None:
         assert step["held_bytes"] == kvplan.size(model, tokens=prompt + i)["kv"]["bytes_per_sequence"]
 
 
-@given(ANY_MODEL, st.integers(1, 3000), st.sampled_from([16, 64, 128]))
-def test_block_rounding_adds_less_than_a_block_to_every_cache(model: str, prompt: int, block: int) -> None:
-    plain = kvplan.timeline(model, prompt_tokens=prompt, output_tokens=1)
-    rounded = kvplan.timeline(model, prompt_tokens=prompt, output_tokens=1, block_size=block)
-    loaded = load_model(model)
-    slopes = growth_of(loaded, stored_as(loaded, "auto", 1)).slopes
-    most = sum(slope.slot_bytes * (block - 1) for slope in slopes)
-    assert plain["total_bytes"] <= rounded["total_bytes"] <= plain["total_bytes"] + most
-    assert rounded["steps"][-1]["held_bytes"] == rounded["total_bytes"]
+@given(ANY_MODEL, st.integers(1, 3000), st.integers(0, 3), st.sampled_from([1, 16, 64, 100, 128, 256]))
+@example("deepseek-ai/DeepSeek-V4-Flash", 256, 0, 256)
+@example("openai/gpt-oss-20b", 127, 2, 16)
+def test_a_sequence_in_blocks_holds_what_it_holds_once_its_last_block_is_full(
+    model: str, prompt: int, output: int, block: int
+) -> None:
+    answer = kvplan.timeline(model, prompt_tokens=prompt, output_tokens=output, block_size=block)
+    for i, step in enumerate(answer["steps"]):
+        full = -(-(prompt + i) // block) * block
+        assert step["held_bytes"] == kvplan.size(model, tokens=full)["kv"]["bytes_per_sequence"]
+    assert answer["steps"][-1]["held_bytes"] == answer["total_bytes"]
+
+
+def test_a_block_is_of_tokens_where_a_cache_keeps_one_slot_for_many() -> None:
+    model = "deepseek-ai/DeepSeek-V4-Flash"
+    exact = kvplan.timeline(model, prompt_tokens=256, output_tokens=0)["total_bytes"]
+    assert exact == 7_397_376
+    for prompt in (129, 256):
+        answer = kvplan.timeline(model, prompt_tokens=prompt, output_tokens=0, block_size=256)
+        assert answer["total_bytes"] == exact
 
 
 def test_requests_that_arrive_later_claim_later() -> None:

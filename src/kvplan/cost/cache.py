@@ -294,8 +294,10 @@ def _blocks(tokens: Any, block_tokens: int, leaf: Leaf) -> Any:
 def bytes_per_sequence(model: Model, stored: Stored, tokens: Any, leaf: Leaf, block_tokens: int = 1) -> Any:
     """Everything one sequence of `tokens` holds on one rank: caches, windows, index keys, state.
 
-    With `block_tokens` each cache is rounded up to whole blocks.
+    With `block_tokens` the sequence is rounded up to whole blocks of tokens; a window still holds at most
+    its own length, a compressed cache one slot per stride.
     """
+    tokens = _blocks(tokens, block_tokens, leaf)
     parts = []
     for group in groups_of(model):
         a = group.attention
@@ -307,10 +309,10 @@ def bytes_per_sequence(model: Model, stored: Stored, tokens: Any, leaf: Leaf, bl
             held = named(f"{group.label}_held_tokens", "token", held_tokens(tokens, window))
         elif a.stride > 1:
             held = named(f"{group.label}_slots", "slot", tokens // a.stride)
-        parts.append(layers * _blocks(held, block_tokens, leaf) * one)
+        parts.append(layers * held * one)
         if a.index_width:
             slots = tokens // a.index_stride if a.index_stride > 1 else tokens
-            parts.append(layers * _blocks(slots, block_tokens, leaf) * index_bytes(group, stored, leaf))
+            parts.append(layers * slots * index_bytes(group, stored, leaf))
     state = state_bytes_per_sequence(model, stored.tp, leaf)
     return total([*parts, named("state_bytes_per_sequence", "B", state)] if model_has_state(model) else parts)
 

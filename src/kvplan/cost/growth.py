@@ -19,17 +19,20 @@ class Slope:
     stride: int
     window: int | None
 
-    def held(self, tokens: int, block_tokens: int) -> int:
-        """Bytes held by a sequence of that many tokens, in whole blocks of slots."""
+    def held(self, tokens: int) -> int:
+        """Bytes held by a sequence of that many tokens."""
         slots = tokens // self.stride
         if self.window is not None:
             slots = min(slots, self.window)
-        return -(-slots // block_tokens) * block_tokens * self.slot_bytes
+        return slots * self.slot_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a sequence holds at any length: a state that is there from its first token, and slopes."""
+    """What a sequence holds at any length: a state that is there from its first token, and slopes.
+
+    Blocks are of tokens, whatever the stride of a cache: a sequence is held as if it filled its last one.
+    """
 
     state_bytes: int
     slopes: tuple[Slope, ...]
@@ -39,7 +42,8 @@ class Growth:
         """Bytes of a sequence of that many tokens; none before its first."""
         if tokens <= 0:
             return 0
-        return self.state_bytes + sum(slope.held(tokens, self.block_tokens) for slope in self.slopes)
+        paged = -(-tokens // self.block_tokens) * self.block_tokens
+        return self.state_bytes + sum(slope.held(paged) for slope in self.slopes)
 
 
 def growth_of(model: Model, stored: Stored, block_tokens: int = 1) -> Growth:
