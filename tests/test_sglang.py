@@ -12,7 +12,7 @@ from kvplan.engines import sglang_memory
 from kvplan.engines.engine import Capacity, Setup
 from kvplan.engines.sglang import capacity, stage_layers
 from kvplan.engines.sglang_rules import rules_of
-from kvplan.errors import BadInput
+from kvplan.errors import BadInput, NotServed
 from kvplan.figure import Figure, sourced
 from kvplan.model.locate import load_model
 from kvplan.model.model import Model
@@ -338,3 +338,17 @@ def test_more_memory_never_means_fewer_tokens(pool: int, more: int) -> None:
     for name in (LLAMA, GPT_OSS, V32):
         model = load_model(name)
         assert asked_raw(model, pool, 1).kv_tokens <= asked_raw(model, pool + more, 1).kv_tokens
+
+
+def test_a_version_that_does_not_serve_a_model_says_which_does() -> None:
+    for name, version in ((NEXT, "0.4.6"), (V4, "0.5.6")):
+        with pytest.raises(NotServed, match="first version"):
+            asked(name, 50, version)
+
+
+def test_pools_too_small_for_a_state_or_a_page_are_refused() -> None:
+    for name, pool in ((NEXT, 0.01), (V4, 0.01), (LLAMA, 0.0)):
+        found = asked(name, pool)
+        assert found.fits is False
+        assert found.kv_tokens == 0
+        assert found.max_running_requests == 0

@@ -12,7 +12,7 @@ from typing import Any
 from kvplan.engines.sglang_rules import FACTS, defaults
 from kvplan.engines.sglang_setup import Started, since
 from kvplan.facts import store
-from kvplan.figure import Leaf, Number, Source, Trust, formula, named, value_of, whole
+from kvplan.figure import Leaf, Number, Source, Trust, formula, most, named, value_of, whole
 from kvplan.model.model import Layer, Model
 
 _RULE = "SGLang 0.5.23 model_executor/pool_configurator.py DSV4PoolConfigurator"
@@ -32,7 +32,7 @@ class Shape:
 @formula("token", _RULE)
 def compressed_tokens(pool_bytes: Number, fixed_bytes: Number, token_bytes: Number, page: Number) -> Number:
     """Tokens of the full pool: what is left beside the states, in whole pages."""
-    return whole((pool_bytes - fixed_bytes) / token_bytes) // page * page
+    return most(0, whole((pool_bytes - fixed_bytes) / token_bytes)) // page * page
 
 
 def shape_of(layers: Sequence[Layer]) -> Shape:

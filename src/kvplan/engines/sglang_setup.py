@@ -8,7 +8,7 @@ from typing import Any
 
 from kvplan.engines.engine import Setup
 from kvplan.engines.sglang_rules import FACTS, Rules, defaults, memory_rules, rules_of, version_key
-from kvplan.errors import BadInput, shown
+from kvplan.errors import BadInput, NotServed, shown
 from kvplan.facts import store
 from kvplan.facts.formats import find_format
 from kvplan.figure import Source, Trust
@@ -54,6 +54,7 @@ class Started:
 def started(model: Model, setup: Setup) -> Started:
     """The server that `setup` starts; raises BadInput for flags that contradict each other."""
     flags, rules = setup.flags, rules_of(setup.version)
+    _check_served(model, rules)
     attn_dp = attention_ranks(setup)
     if attn_dp > 1 and setup.tp % attn_dp:
         raise BadInput(f"--attention-dp: {attn_dp} does not divide --tp {setup.tp}; use a divisor")
@@ -80,6 +81,20 @@ def started(model: Model, setup: Setup) -> Started:
         run.settings["context_length"] = (run.context, model.origin("max_context").where)
     run.page = page_size(model, run)
     return run
+
+
+def _check_served(model: Model, rules: Rules) -> None:
+    table = store.toml(FACTS)["serves"]
+    states = any(layer.states for layer in model.layers)
+    for kind, what, has in (
+        ("states", "states", states),
+        ("compressed", "compressed slots", compressed(model)),
+    ):
+        if has and version_key(rules.version) < version_key(table[kind]):
+            raise NotServed(
+                f"SGLang {rules.version} has no pool for the {what} of {model.model_type}; "
+                f"{table[kind]} is the first version that serves it"
+            )
 
 
 def attention_ranks(setup: Setup) -> int:

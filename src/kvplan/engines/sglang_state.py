@@ -14,7 +14,7 @@ from kvplan.engines.sglang_rules import FACTS, defaults
 from kvplan.engines.sglang_setup import Started, share, since, whole
 from kvplan.errors import BadInput, shown
 from kvplan.facts import store
-from kvplan.figure import Leaf, Number, Source, Trust, formula, least, named, total, value_of
+from kvplan.figure import Leaf, Number, Source, Trust, formula, least, most, named, total, value_of
 from kvplan.figure import whole as floor
 from kvplan.model.model import Layer, Model, State
 
@@ -64,7 +64,7 @@ def state_budget_bytes(pool_bytes: Number, mamba_full_memory_ratio: Number) -> N
 @formula("slot", "SGLang 0.5.23 mem_cache/kv_cache_configurator.py _handle_max_mamba_cache")
 def state_slots(budget_bytes: Number, request_bytes: Number, padding: Number) -> Number:
     """States that fit the budget, beside the padding slot."""
-    return floor((budget_bytes - padding * request_bytes) // request_bytes)
+    return most(0, floor((budget_bytes - padding * request_bytes) // request_bytes))
 
 
 @formula("slot", "SGLang 0.5.23 mem_cache/kv_cache_configurator.py _handle_max_mamba_cache")
@@ -73,7 +73,7 @@ def drafting_slots(
 ) -> Number:
     """The same when every running request also keeps a state for each draft token."""
     spare = budget_bytes - padding * request_bytes * (1 + draft_tokens)
-    return floor(spare // (request_bytes * (1 + draft_tokens / per_request)))
+    return most(0, floor(spare // (request_bytes * (1 + draft_tokens / per_request))))
 
 
 def states_per_request(model: Model, run: Started) -> int:
