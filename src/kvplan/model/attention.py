@@ -9,8 +9,13 @@ from kvplan.figure import Source, Trust
 from kvplan.model.extras import extra_weights
 from kvplan.model.keys import Keys
 from kvplan.model.model import Attention, Latent, Weight
+from kvplan.model.sparse import attended
 
 Table = dict[str, Any]
+
+
+_ONE_LATENT = Source(Trust.ENGINE_RULE, "multi-head latent attention (DeepSeek-V2): one vector for all heads")
+_ONE_VECTOR = Source(Trust.ENGINE_RULE, "DeepSeek-V4: one vector serves all heads as key and value")
 
 
 def attention_of(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention, tuple[Weight, ...]]:
@@ -35,6 +40,7 @@ def _grouped(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attentio
     value_width = keys.count("value_width", table.get("value_width", [])) or width
     keys.origins.setdefault("value_width", keys.origins["key_width"])
     window = _window(keys, kind, table)
+    index = keys.count("index_width", table["index_width"]) or 0 if table.get("index_width") else 0
     found = Attention(
         kind="full" if kind in ("sliding", "chunked") and window is None else kind,
         query_heads=query_heads,
@@ -42,8 +48,9 @@ def _grouped(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attentio
         key_width=width,
         value_width=value_width,
         window=window,
-        index_width=keys.count("index_width", table["index_width"]) or 0 if table.get("index_width") else 0,
+        index_width=index,
         index_heads=keys.count("index_heads", table["index_heads"]) or 0 if table.get("index_heads") else 0,
+        attended=attended(keys, table) if index else None,
         origins=dict(keys.origins),
     )
     weights = _grouped_weights(keys, table, found, hidden)
@@ -204,6 +211,9 @@ def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention
     index = keys.count("index_width") or 0 if table.get("indexer") else 0
     value = stated("latent_value_width") or nope
     pool = table.get("index_pool")
+    stride = (keys.count("index_stride", [pool]) or 1) if index and pool else 1
+    keys.origins["kv_heads"] = _ONE_LATENT
+    keys.origins["key_width"] = _together(keys, ("kv_rank", "rope_width") if rope else ("kv_rank",))
     latent = Latent(kv_rank, rope, nope, value, stated("q_rank") or None)
     found = Attention(
         kind="latent",
@@ -214,12 +224,20 @@ def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention
         window=_window(keys, kind, table),
         index_width=index,
         index_heads=keys.count("index_heads") or 0 if index else 0,
-        index_stride=(keys.count(pool, [pool]) or 1) if index and pool else 1,
+        index_stride=stride,
+        attended=attended(keys, table) if table.get("selects") and keys.count("index_width") else None,
         latent=latent,
         origins=dict(keys.origins),
     )
     weights = _latent_weights(keys, table, found, latent, hidden)
     return found, tuple(w for w in weights if w.name not in table.get("without", ()))
+
+
+def _together(keys: Keys, quantities: tuple[str, ...]) -> Source:
+    """The source of a sum: its weakest part's trust, and where each part was read."""
+    parts = [keys.origins[name] for name in quantities]
+    where = [parts[0].where, *(part.where.removeprefix(f"{keys.file} ") for part in parts[1:])]
+    return Source(max(part.trust for part in parts), " + ".join(where))
 
 
 def _latent_weights(keys: Keys, table: Table, a: Attention, m: Latent, hidden: int) -> tuple[Weight, ...]:
@@ -264,8 +282,10 @@ def _compressed(keys: Keys, table: Table) -> tuple[Attention, tuple[Weight, ...]
     """DeepSeek-V4: one shared vector serves as key and value; a window of them is kept beside
     one compressed slot per `ratio` tokens."""
     heads, width = keys.need("query_heads"), keys.need("head_width")
-    keys.origins["key_width"] = keys.origins["head_width"]
+    keys.origins |= {"key_width": keys.origins["head_width"], "kv_heads": _ONE_VECTOR}
     ratio = int(table.get("ratio", 0))
+    if keys.layer_source is not None:
+        keys.origins |= {"stride": keys.layer_source, "index_stride": keys.layer_source}
     indexed = ratio == table.get("indexed_ratio", 4)
     found = Attention(
         kind="compressed",
@@ -277,6 +297,7 @@ def _compressed(keys: Keys, table: Table) -> tuple[Attention, tuple[Weight, ...]
         index_width=keys.count("index_width") or 0 if indexed else 0,
         index_heads=keys.count("index_heads") or 0 if indexed else 0,
         index_stride=ratio if indexed else 1,
+        attended=attended(keys, table) if indexed and keys.count("index_width") else None,
         origins=dict(keys.origins),
     )
     return found, ()

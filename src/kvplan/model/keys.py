@@ -24,6 +24,7 @@ class Keys:
         self.defaults: dict[str, Any] = spec.get("class_defaults", {})
         self.own_defaults: dict[str, Any] = spec.get("defaults", {})
         self.origins: dict[str, Source] = {}
+        self.layer_source: Source | None = None  # where the kinds of the layers were read
         self.layer: int | None = None  # which layer is being read, for keys that list one value each
 
     def spellings(self, quantity: str) -> list[str]:

@@ -98,7 +98,7 @@ def _layers(keys: Keys, spec: Spec) -> tuple[tuple[Layer, ...], dict[str, Source
     dense = spell(spec["sparse_layers"], keys, count)[0] if _has_experts(keys) else ["dense"] * count
     index = spell(spec["index_layers"], keys, count)[0] if "index_layers" in spec else ["own"] * count
     shared = _sharing(keys, spec, count)
-    origins["layer_kinds"] = said_by
+    origins["layer_kinds"] = keys.layer_source = said_by
     listed = _listed(keys, count)
     built: dict[tuple[Any, ...], Layer] = {}
     layers = []
@@ -205,7 +205,7 @@ def _attention_part(
         table = overlay(spec["attention"], kind.get("attend", {}))
         if kind.get("use_if") and not keys.flag(kind["use_if"]):
             table = spec["attention"]
-        table = {**table, "indexer": table.get("indexer") and indexes}
+        table = {**table, "selects": table.get("indexer"), "indexer": table.get("indexer") and indexes}
         dropped = tuple(spec.get("shared_drops", ())) if shared else ()
         for _ in range(int(spec.get("attentions_per_layer", 1))):
             found, its = _attentions(keys, kind, table, hidden)
@@ -290,6 +290,8 @@ def _shared(a: Attention, shared: bool) -> Attention:
         a.value_width,
         a.window,
         holds=False,
+        attended=a.attended,
+        latent=a.latent,
         origins=a.origins,
     )
 
