@@ -38,7 +38,8 @@ _FIGURES = (
 def fit(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     """Budget, the figures the engine will print, and the ways back where it does not fit."""
     engine, capacity = answer["engine"], answer["capacity"]
-    ranks = f"{asked['tp']} × {asked['gpu']}, " if asked["gpu"] else ""
+    tp = engine["settings"]["tensor_parallel_size"]
+    ranks = f"{tp} × {asked['gpu']}, " if asked["gpu"] else ""
     out.print(Text(f"{ranks}{engine['name']} {engine['version']}; figures are one rank's", style="bold"))
     out.print()
     if answer["memory"]["accelerator_bytes"] is not None:

@@ -11,7 +11,6 @@ from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import Setup
 from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput, shown
-from kvplan.facts import flags as engine_flags
 from kvplan.facts.accelerators import Accelerator, device_total, find_accelerator
 from kvplan.facts.engine_versions import find_engine, find_version
 from kvplan.facts.formats import find_format
@@ -65,7 +64,7 @@ def deployment(
     """The deployment that these words describe.
 
     `measured`: weights_memory, activation_memory, graph_memory, kv_cache_memory_bytes, as sizes.
-    `flags`: the engine's own settings, names with underscores. Raises BadInput or UnknownName.
+    `flags`: the engine's own settings, checked, names with underscores. Raises BadInput or UnknownName.
     """
     loaded = given_model(model, dtype, quantization)
     split = split or Split()
@@ -73,7 +72,7 @@ def deployment(
         whole(f"--{name.replace('_', '-')}", getattr(split, name), 1, MAX_TP)
     cache.check_split(loaded, split.tp)
     name = find_engine(engine)
-    given = {k: engine_flags.checked(k, v, name) for k, v in (flags or {}).items() if v is not None}
+    given = dict(flags or {})
     found = {_MEASURED[k]: _measured(k, v) for k, v in (measured or {}).items() if v is not None}
     platform, accelerator = _device(gpu)
     memory, source = _memory(accelerator, gpu_memory)

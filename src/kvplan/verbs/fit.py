@@ -10,6 +10,8 @@ from kvplan.engines.budget import memory_of
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import CacheGroup, Capacity
 from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
+from kvplan.errors import BadInput
+from kvplan.facts.engine_versions import find_engine
 from kvplan.figure import Leaf, bare, value_of
 from kvplan.units import bytes_text
 from kvplan.verbs import series
@@ -18,6 +20,7 @@ from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import KNOWN_VENDORS, Size, Split, deployment, with_flags
 from kvplan.verbs.given import ModelLike
+from kvplan.verbs.pasted import Pasted, pasted, settings
 from kvplan.verbs.size import MAX_BATCH
 from kvplan.verbs.ways import LENGTHS, ways_back
 
@@ -38,20 +41,20 @@ FIGURES = (
 
 
 def fit(
-    model: ModelLike,
+    model: ModelLike | None = None,
     *,
     gpu: str | None = None,
-    engine: str = "vllm",
+    engine: str | None = None,
     engine_version: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
-    dcp: int = 1,
-    attention_dp: int = 1,
-    dtype: str = "auto",
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    dcp: int | None = None,
+    attention_dp: int | None = None,
+    dtype: str | None = None,
     quantization: str | None = None,
-    kv_cache_dtype: str = "auto",
+    kv_cache_dtype: str | None = None,
     gpu_memory: Size = None,
     memory_in_use: Size = None,
     kv_cache_memory_bytes: Size = None,
@@ -59,12 +62,15 @@ def fit(
     activation_memory: Size = None,
     graph_memory: Size = None,
     batch: int | None = None,
+    command: str | None = None,
     against: str | None = None,
     **flags: Any,
 ) -> Answer:
     """The budget of one rank in bytes, and blocks, tokens and concurrency as engine and version print them.
 
-    `flags` are the engine's own settings (`max_model_len=8192`, `ctx_size=4096`, …). With `batch`, that
+    `flags` are the engine's own settings (`max_model_len=8192`, `ctx_size=4096`, …), and `command` a launch
+    command to read them from; what is given by itself wins over it. The engine is vLLM, its newest version
+    known and one rank unless stated. With `batch`, that
     many sequences of the maximum length must fit; where they do not, `ways_back` has one row for each
     change that would help. With `against`, what another version prints and which rule changed it.
     Returns the contract's `fit` document; raises BadInput or UnknownName for what cannot be used. What
@@ -72,30 +78,39 @@ def fit(
     """
     if batch is not None:
         whole("--batch", batch, 1, MAX_BATCH)
+    read = pasted(command, engine)
     measured = {
         "weights_memory": weights_memory,
         "activation_memory": activation_memory,
         "graph_memory": graph_memory,
-        "kv_cache_memory_bytes": kv_cache_memory_bytes,
+        "kv_cache_memory_bytes": read.pool if kv_cache_memory_bytes is None else kv_cache_memory_bytes,
     }
+    ranks = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "dcp": dcp, "attention_dp": attention_dp}
+    named = {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype}
+    chosen = find_engine(engine or read.engine or "vllm")
+    whose = model if model not in (None, "") else read.model
+    if whose is None:
+        raise BadInput("MODEL: missing; give one before the options, or a --command that names it")
     d = deployment(
-        model,
+        whose,
         gpu=gpu,
-        engine=engine,
-        engine_version=engine_version,
-        split=Split(tp, pp, dp, ep, dcp, attention_dp),
-        dtype=dtype,
-        quantization=quantization,
-        kv_cache_dtype=kv_cache_dtype,
+        engine=chosen,
+        engine_version=engine_version or read.version,
+        split=Split(**{**read.split, **_stated(ranks)}),
+        **{**read.named, **_stated(named)},
         gpu_memory=gpu_memory,
         memory_in_use=memory_in_use,
         measured=measured,
-        flags=flags,
+        flags=settings(flags, read, chosen),
     )
-    return fit_answer(d, batch, against)
+    return fit_answer(d, batch, against, read)
 
 
-def fit_answer(d: Deployment, batch: int | None, against: str | None) -> Answer:
+def _stated(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def fit_answer(d: Deployment, batch: int | None, against: str | None, read: Pasted) -> Answer:
     """The `fit` document with what goes beside it: the ways back, and another version's figures."""
     compared = compare(d, against) if against else None
 
@@ -103,7 +118,9 @@ def fit_answer(d: Deployment, batch: int | None, against: str | None) -> Answer:
         part = fit_part(d, batch, leaf)
         short = part["capacity"]["fits"] is False
         part["ways_back"] = ways_back(d, batch or 1) if short and leaf is bare else []
-        return part | ({"against": compared} if compared else {})
+        part["notes"] = [*read.notes, *part["notes"]]
+        beside = {"command": read.report, "against": compared}
+        return part | {name: found for name, found in beside.items() if found is not None}
 
     return Answer(compute, lambda answer: {"memory": series.memory_parts(answer["memory"])})
 

@@ -10,6 +10,7 @@ from typing import Any
 from kvplan.cost import cache
 from kvplan.engines.deployment import Deployment
 from kvplan.errors import BadInput
+from kvplan.facts.engine_versions import find_engine
 from kvplan.figure import Leaf, Source, Trust, bare, value_of
 from kvplan.units import bytes_text, count_text, seconds_text
 from kvplan.verbs import fit as fitting
@@ -19,6 +20,7 @@ from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import Size, Split, deployment, with_flags, with_kv_cache_dtype, with_tp
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.launch import launch_command
+from kvplan.verbs.pasted import Pasted, settings
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
 CONTEXTS = (2048, 8192, 32768, 131072, 262144, 1048576)
@@ -54,9 +56,9 @@ def plan(
     """Memory, capacity, floors of prefill and decode, what holds the deployment back, and its launch.
 
     `flags` are the engine's own settings. Prompts have 2,048 tokens, or what the longest sequence leaves,
-    unless given; with `batch`, that many sequences of prompt and output must fit. Returns the contract's `plan` document: bytes, tokens and
-    seconds. Times are lower bounds; figures not known are None. Raises BadInput or UnknownName for
-    anything that cannot be used.
+    unless given; with `batch`, that many sequences of prompt and output must fit. Returns the
+    contract's `plan` document: bytes, tokens and seconds. Times are lower bounds; figures not known are
+    None. Raises BadInput or UnknownName for anything that cannot be used.
     """
     if prompt_tokens is not None:
         whole("--prompt-tokens", prompt_tokens, 1, size.MAX_TOKENS)
@@ -73,7 +75,7 @@ def plan(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         gpu_memory=gpu_memory,
-        flags=flags,
+        flags=settings(flags, Pasted(), find_engine(engine)),
     )
     load = _load(d, prompt_tokens, output_tokens, batch)
     lengths = load.prompt_tokens, load.output_tokens

@@ -1,0 +1,76 @@
+"""A launch command as the user pastes it, turned into what `deployment` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvplan.engines.command import read_command
+from kvplan.errors import BadInput, shown
+from kvplan.facts import flags as engine_flags
+from kvplan.facts.engine_versions import find_engine
+
+_MEASURED = "kv_cache_memory_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    """What a command says, under kvplan's names; empty where none was given.
+
+    `split`: tp, pp, …; `named`: dtype, quantization, kv_cache_dtype; `flags`: the engine's own settings.
+    """
+
+    engine: str | None = None
+    version: str | None = None
+    model: str | None = None
+    split: Mapping[str, Any] = field(default_factory=dict)
+    named: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    pool: Any = None
+    notes: tuple[str, ...] = ()
+    report: Mapping[str, Any] | None = None
+
+
+def pasted(command: str | None, engine: str | None) -> Pasted:
+    """Read a launch command; flags that are not known are noted, never dropped in silence.
+
+    Raises BadInput when it starts no engine, or another than `engine`.
+    """
+    if command is None:
+        return Pasted()
+    if not isinstance(command, str):
+        raise BadInput(f"--command: {shown(command)} is not text")
+    found = read_command(command)
+    if engine is not None and find_engine(engine) != found.engine:
+        raise BadInput(f"--engine: {shown(engine)} is given and the command starts {found.engine}; drop one")
+    named = {k: v for k, v in found.setup.items() if k in ("dtype", "quantization", "kv_cache_dtype")}
+    flags = dict(found.flags)
+    notes = [*found.notes]
+    if found.unknown:
+        notes.append(f"--command: not known and left out: {' '.join(found.unknown)}")
+    if found.ignored:
+        notes.append(f"--command: known, and not a matter of memory: {' '.join(found.ignored)}")
+    return Pasted(
+        found.engine,
+        found.version,
+        found.model,
+        {k: v for k, v in found.setup.items() if k not in named},
+        named,
+        {k: v for k, v in flags.items() if k != _MEASURED},
+        flags.get(_MEASURED),
+        tuple(notes),
+        {"model": found.model, "ignored": list(found.ignored), "unknown": list(found.unknown)},
+    )
+
+
+def settings(own: Mapping[str, Any], command: Pasted, engine: str) -> dict[str, Any]:
+    """Engine settings of both, those given by themselves first; ones with a known type are checked."""
+    known = engine_flags.flags()
+    found = {k: engine_flags.checked(k, v, engine) for k, v in own.items() if v is not None}
+    for name, value in command.flags.items():
+        if name in found:
+            continue
+        ours = name in known and known[name].engine == engine
+        found[name] = engine_flags.checked(name, value, engine) if ours else value
+    return found
