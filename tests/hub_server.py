@@ -109,15 +109,22 @@ def refuse(code: int, **headers: str) -> Answer:
     return lambda handler: handler.send(code, b"no", {k.replace("_", "-"): v for k, v in headers.items()})
 
 
-def redirect(url: str) -> Answer:
-    return lambda handler: handler.send(302, b"", {"Location": url})
+def redirect(url: str, body: int = 0) -> Answer:
+    return pour(302, body, Location=url)
 
 
 def ignore_range(size: int) -> Answer:
     """200 and the whole file, whatever was asked."""
+    return pour(200, size)
+
+
+def pour(code: int, size: int, **headers: str) -> Answer:
+    """That many zeros, until the other side hangs up."""
 
     def answer(handler: Handler) -> None:
-        handler.send_response(200)
+        handler.send_response(code)
+        for key, value in headers.items():
+            handler.send_header(key, value)
         handler.send_header("Content-Length", str(size))
         handler.end_headers()
         for _ in range(size // 65536):

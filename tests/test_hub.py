@@ -9,6 +9,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
+import kvplan
 from hub_server import COMMIT, Giant, Hub, hub, ignore_range, redirect, refuse, stall
 from kvplan.errors import BadConfig, BadInput, KvplanError, UnknownName, Unreachable
 from kvplan.model import hub_client
@@ -59,7 +60,8 @@ def server(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.delenv("HF_TOKEN", raising=False)
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
         huggingface_hub.close_session()
         yield running
         huggingface_hub.close_session()
@@ -151,7 +153,7 @@ REFUSALS = {
     "no such file": (refuse(404, X_Error_Code="EntryNotFound"), BadInput, r"no config\.json"),
     "asked too often": (refuse(429, Retry_After="30"), Unreachable, "try again in 30 s"),
     "broken": (refuse(503), Unreachable, "answers 503"),
-    "a loop": (redirect("/owner/name/resolve/main/config.json"), Unreachable, "not reachable"),
+    "a loop": (redirect("/owner/name/resolve/main/config.json"), Unreachable, "redirects more than 8 times"),
     "silence": (stall(3), Unreachable, "timed out|not reachable"),
 }
 
@@ -165,6 +167,59 @@ def test_every_refusal_is_one_line_that_says_what_to_do(server, monkeypatch, cas
         fetch_model("owner/name")
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_nothing_is_asked_for_but_the_model_s_files(server, tmp_path):
+    code = "from kvplan.model.hub import fetch_model; fetch_model('owner/name')"
+    run(code, HF_ENDPOINT=server.url, HF_HOME=str(tmp_path))
+    files = ("config.json", "hf_quant_config.json", "model.safetensors.index.json", "model.safetensors")
+    paths = [path for path, _ in server.asked]
+    assert paths == [f"/owner/name/resolve/{'main' if i == 0 else COMMIT}/{f}" for i, f in enumerate(files)]
+
+
+def test_a_request_says_who_asks(server):
+    fetch_model("owner/name")
+    assert all(headers["user-agent"].startswith("kvplan/") for _, headers in server.asked)
+    assert not any("authorization" in headers for _, headers in server.asked)
+
+
+def test_the_token_of_a_login_is_sent(server, tmp_path):
+    (tmp_path / "token").write_text("hf_" + "login\n", "utf-8")
+    fetch_model("owner/name")
+    assert {headers["authorization"] for _, headers in server.asked} == {"Bearer hf_" + "login"}
+
+
+def test_the_body_of_a_redirect_is_not_read(server):
+    server.answers["config.json"] = redirect("/owner/name/resolve/main/elsewhere", body=2**30)
+    server.files["elsewhere"] = json.dumps(LLAMA).encode()
+    assert fetch_model("owner/name").config == LLAMA
+    assert server.sent < 32 * 2**20  # what fits into the sockets' buffers
+
+
+def test_a_token_that_is_refused_is_said_to_be(server, monkeypatch, tmp_path):
+    server.answers["*"] = refuse(401)
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "stale")
+    with pytest.raises(BadInput, match=r"refuses the token in HF_TOKEN .*\(401\); set a valid one") as error:
+        fetch_model("owner/name")
+    assert "stale" not in str(error.value)
+    monkeypatch.delenv("HF_TOKEN")
+    (tmp_path / "token").write_text("hf_" + "stale", "utf-8")
+    with pytest.raises(BadInput, match=r"refuses the token in .*token.*; run hf auth login"):
+        fetch_model("owner/name")
+
+
+@pytest.mark.parametrize(("text", "says"), [("hf_\xe9", r"'\\xe9'"), ("hf_a b", "' '"), ("a\nb", r"'\\n'")])
+def test_a_token_that_no_request_can_carry_is_named(server, monkeypatch, text, says):
+    monkeypatch.setenv("HF_TOKEN", text)
+    with pytest.raises(BadInput, match=rf"the token in HF_TOKEN holds {says}.*; set a valid one"):
+        fetch_model("owner/name")
+    assert server.asked == []
+
+
+def test_a_token_file_that_is_no_text_is_named(server, tmp_path):
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match=r"cannot be read .*; run hf auth login"):
+        fetch_model("owner/name")
 
 
 def test_no_network_is_one_line(server, monkeypatch):
@@ -211,6 +266,22 @@ def test_without_a_network_the_cache_answers(server, monkeypatch):
     cache({"config.json": json.dumps(LLAMA).encode()})
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert fetch_model("owner/name").config == LLAMA
+
+
+@pytest.mark.parametrize(("code", "reason"), [(429, "is asked too often (429)"), (500, "answers 500")])
+def test_a_cache_that_stands_in_for_the_hub_is_noted(server, code, reason):
+    cache({"config.json": json.dumps(LLAMA).encode()})
+    server.answers["*"] = refuse(code)
+    (note,) = fetch_model("owner/name").notes
+    assert "owner/name is read from huggingface_hub's cache" in note
+    assert reason in note
+    assert kvplan.size("owner/name")["notes"][-1] == note
+
+
+def test_a_cache_that_was_asked_for_is_not_noted(server, monkeypatch):
+    cache({"config.json": json.dumps(LLAMA).encode()})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert fetch_model("owner/name").notes == ()
 
 
 def test_offline_weights_that_are_only_partly_cached_are_not_summed(server, monkeypatch):

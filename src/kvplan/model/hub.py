@@ -28,7 +28,7 @@ class Published:
 
     `revision` is the commit read; `sidecar` the hf_quant_config.json; `weights` the tensors that the
     safetensors headers list, None where the repository (or offline the cache) has none; `moved` the
-    bytes that were moved.
+    bytes that were moved; `notes` what a reader should know, such as that the cache stood in.
     """
 
     id: str
@@ -37,6 +37,7 @@ class Published:
     sidecar: dict[str, Any] | None
     weights: TensorList | None
     moved: int
+    notes: tuple[str, ...] = ()
 
 
 def is_repo_id(text: str) -> bool:
@@ -61,7 +62,9 @@ def fetch_model(name: str, weights: bool = True) -> Published:
         raise BadInput(f"MODEL: {id} has no config.json; give a config, a folder or a .gguf file")
     sidecar = _object(repository, "hf_quant_config.json")
     tensors = _weights(repository) if weights else None
-    return Published(id, repository.revision, config, sidecar, tensors, repository.moved)
+    return Published(
+        id, repository.revision, config, sidecar, tensors, repository.moved, tuple(repository.notes)
+    )
 
 
 def _object(repository: Repository, file: str) -> dict[str, Any] | None:

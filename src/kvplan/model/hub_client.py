@@ -1,8 +1,9 @@
 """Files of a Hugging Face repository: small ones whole, of large ones the bytes asked for.
 
 Token, cache, endpoint, proxy and offline mode are huggingface_hub's (HF_TOKEN, HF_HOME, HF_ENDPOINT,
-HF_HUB_OFFLINE). Nothing is written into its cache. What a request may move and how long it may take is
-bounded; every failure is one line that says what to do.
+HF_HUB_OFFLINE). Nothing is written into its cache. Only the files named are asked for: headers are built
+here, since huggingface_hub's own ask /api/agent-harnesses first. What a request may move, how often it may
+be redirected and how long its body may take is bounded; every failure is one line that says what to do.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import importlib
 import re
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import kvplan
 from kvplan.errors import BadInput, KvplanError, UnknownName, Unreachable, shown
+from kvplan.model.hub_token import Token, find_token
 from kvplan.units import bytes_text
 
 MAX_SMALL_BYTES = 128 * 2**20  # a config or an index, decoded
 MAX_MOVED_BYTES = 512 * 2**20  # of one model, all requests together
 MAX_SECONDS = 120.0  # of one request
+MAX_REDIRECTS = 8
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -32,6 +37,8 @@ class Repository:
         self.id = id
         self.revision = revision
         self.moved = 0
+        self.notes: list[str] = []
+        self.token: Token | None = None
         self.offline = bool(self.hub.constants.HF_HUB_OFFLINE)  # or cut off: the cache answered instead
         self._lock = threading.Lock()
 
@@ -48,14 +55,19 @@ class Repository:
     def small(self, file: str) -> bytes | None:
         """A file as a whole, or None when the repository has none of that name.
 
-        Without a network the cache answers; Unreachable when it cannot.
+        Where the Hub does not answer the cache does, with a note; Unreachable when it cannot.
         """
         try:
             return self._get(file, {}, 0, MAX_SMALL_BYTES)[0]
-        except Unreachable:
+        except Unreachable as error:
             path = self.cached(file)
             if path is None:
                 raise
+            if not self.offline:
+                reason = str(error).removeprefix("MODEL: ").partition("; ")[0]
+                self.notes.append(
+                    f"{self.id} is read from huggingface_hub's cache, of {_day(path)}: {reason}"
+                )
             self.offline = True
             if path.stat().st_size > MAX_SMALL_BYTES:
                 raise BadInput(f"MODEL: {file} of {self.id} in the cache is too large; remove it") from None
@@ -77,11 +89,9 @@ class Repository:
                 f"unset it, or give a config.json"
             )
         url = f"{self.endpoint}/{self.id}/resolve/{quote(self.revision, safe='')}/{quote(file)}"
-        headers = {**self.hub.utils.build_hf_headers(library_name="kvplan"), **headers}
-        limit = self.hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
-        client = self.hub.utils.get_session()
+        headers = {**self._headers(), **headers}
         try:
-            with client.stream("GET", url, headers=headers, follow_redirects=True, timeout=limit) as answer:
+            with closing(self._answer(url, headers)) as answer:
                 if answer.status_code >= 400:
                     self._refuse(answer, file)
                     return None, 0
@@ -93,6 +103,28 @@ class Repository:
             raise
         except Exception as error:  # noqa: BLE001 - huggingface_hub 1 raises httpx's errors, 2 httpx2's
             raise self._no_answer(error) from None
+
+    def _headers(self) -> dict[str, str]:
+        """Who asks: kvplan, and the user's token where there is one."""
+        self.token = find_token(self.hub.constants)
+        agent = {"user-agent": f"kvplan/{kvplan.__version__}; hf_hub/{self.hub.__version__}"}
+        return {**agent, "authorization": f"Bearer {self.token.text}"} if self.token else agent
+
+    def _answer(self, url: str, headers: dict[str, str]) -> Any:
+        """The open answer behind all redirects, none of whose bodies is read."""
+        client = self.hub.utils.get_session()
+        limit = self.hub.constants.HF_HUB_DOWNLOAD_TIMEOUT
+        request = client.build_request("GET", url, headers=headers, timeout=limit)
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = client.send(request, stream=True, follow_redirects=False)
+            if answer.next_request is None:
+                return answer
+            answer.close()
+            request = answer.next_request
+        raise Unreachable(
+            f"MODEL: {self.endpoint} redirects more than {MAX_REDIRECTS} times; "
+            f"check HF_ENDPOINT, or give a config.json"
+        )
 
     def _check_range(self, answer: Any, file: str, start: int, most: int) -> int:
         """The file's size from Content-Range; a server that sends anything but the range is refused."""
@@ -136,6 +168,11 @@ class Repository:
         page = f"{self.endpoint}/{self.id}"
         if why == "EntryNotFound" or (code == 404 and why == ""):
             return
+        if code == 401 and self.token:
+            raise BadInput(
+                f"MODEL: {self.endpoint} refuses the token in {self.token.where} for {self.id} (401); "
+                f"{self.token.remedy}"
+            )
         if why == "GatedRepo" or code == 403:
             raise BadInput(
                 f"MODEL: {self.id} is gated ({code}); accept its terms at {page} and set HF_TOKEN to a token "
@@ -166,6 +203,11 @@ class Repository:
             f"MODEL: {self.endpoint} is not reachable ({shown(reason, 100)}); "
             f"check the network and HF_ENDPOINT, or give a config.json"
         )
+
+
+def _day(path: Path) -> str:
+    """When a file was put into the cache."""
+    return time.strftime("%d %b %Y", time.localtime(path.stat().st_mtime))
 
 
 def _hub() -> Any:

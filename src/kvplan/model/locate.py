@@ -74,7 +74,7 @@ def load_published(name: str) -> Model:
     found = fetch_model(name)
     where = f"config.json of {found.id}@{found.revision[:8]}"
     model = read_config(found.config, where, found.id, found.sidecar)
-    return with_tensors(model, found.weights)
+    return with_tensors(replace(model, notes=(*model.notes, *found.notes)), found.weights)
 
 
 def load_path(path: Path) -> Model:
