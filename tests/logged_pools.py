@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import kvplan
-from kvplan.errors import KvplanError
+from kvplan.errors import BadInput, KvplanError
 from kvplan.facts.engine_versions import find_version, versions_of
 
 LOGS = Path(__file__).parent / "golden/vllm_budgets.jsonl"
@@ -107,6 +107,8 @@ def _settings(record: dict[str, Any]) -> dict[str, Any]:
         found["gpu"] = name
     except KvplanError:
         # a card whose name the log leaves open, but whose memory it prints
+        if not printed and not record["total_gib"]:
+            raise BadInput("device not known") from None
         found["gpu_memory"] = f"{printed[1] if printed else record['total_gib']}GiB"
     if record["quantization"] in _QUANTIZATIONS:
         found["quantization"] = _QUANTIZATIONS[record["quantization"]]

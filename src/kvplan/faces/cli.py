@@ -10,6 +10,7 @@ import typer
 
 import kvplan
 from kvplan.errors import BadInput, KvplanError, shown
+from kvplan.faces import usage
 from kvplan.faces.engine_options import takes_engine_flags
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ _Quantization = Annotated[
         "--quantization", help="the checkpoint's own when not given; none, fp8, awq, gptq, nvfp4, …"
     ),
 ]
-_ALL = "*"
 _FACE = ("as_json", "explain", "plot", "check")  # options of the face alone
 
 
@@ -321,7 +321,7 @@ def _show(answer: Answer, verb: str, as_json: bool, explain: str, asked: dict[st
     for note in answer.get("notes", ()):
         print(f"kvplan: note: {note}", file=sys.stderr)
     if explain:
-        text = answer.explain(None if explain == _ALL else explain)
+        text = answer.explain(None if explain == usage.ALL else explain)
         if as_json:
             raise BadInput("--explain: prints text, --json a document; give one of them")
         print(text)
@@ -349,18 +349,9 @@ def _listing(rows: list[dict[str, Any]], verb: str, as_json: bool) -> None:
         face.show_listing(verb, rows)
 
 
-def _with_optional_name(arguments: list[str]) -> list[str]:
-    """`--explain` alone means all: give it its value where the next word is another option."""
-    found = []
-    for i, word in enumerate(arguments):
-        alone = i + 1 == len(arguments) or arguments[i + 1].startswith("-")
-        found.append(f"--explain={_ALL}" if word == "--explain" and alone else word)
-    return found
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; every error is one line on standard error and exit status 2."""
-    words = _with_optional_name(sys.argv[1:] if arguments is None else arguments)
+    words = usage.with_optional_name(sys.argv[1:] if arguments is None else arguments)
     try:
         status = app(words, prog_name="kvplan", standalone_mode=False)
     except KvplanError as error:
@@ -368,7 +359,7 @@ def main(arguments: list[str] | None = None) -> None:
     except typer.TyperException as error:
         if not words:
             raise SystemExit(2) from None  # the help is on the screen already
-        _fail(_usage(error, words))
+        _fail(usage.one_line(error, words))
     except typer.Abort:
         _fail("stopped", 130)
     except BrokenPipeError:
@@ -376,29 +367,6 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(0) from None
     else:
         raise SystemExit(status if isinstance(status, int) else 0)
-
-
-def _usage(error: Exception, words: list[str]) -> str:
-    """One line for a misused option: the flag, the value it was given, and where to look."""
-    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    hint = f"see {context.command_path} --help" if context is not None else "see kvplan --help"
-    flags = getattr(parameter, "opts", [])
-    value = next((_value_of(flag, words) for flag in flags if _value_of(flag, words) is not None), None)
-    if value is not None:
-        return f"{flags[0]}: {shown(value)} cannot be used: {error}; {hint}"
-    message = getattr(error, "format_message", lambda: str(error))()
-    if "MODEL" in message and any(word.startswith("--explain") for word in words):
-        hint = "write MODEL before --explain, or --explain=NAME"
-    return f"{message.rstrip('.')}; {hint}"
-
-
-def _value_of(flag: str, words: list[str]) -> str | None:
-    for i, word in enumerate(words):
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-        if word == flag and i + 1 < len(words):
-            return words[i + 1]
-    return None
 
 
 def _fail(message: str, status: int = 2) -> None:
