@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.errors import BadConfig, shown
-from kvplan.facts.model_types import Spec, is_encoder, is_known, spec_of, text_types, with_defaults
+from kvplan.facts.model_types import Spec, is_known, spec_of, text_types
+from kvplan.model.unknown import unknown_spec
 
 _NESTS = (
     "text_config",
@@ -40,7 +41,7 @@ def spec_for(raw: dict[str, Any], text: dict[str, Any], file: str) -> tuple[str,
     for name in (inner,) if inner else (outer,):
         if name is not None and is_known(name):
             return name, spec_of(name), []
-    return _unknown(inner or outer, text, file)
+    return unknown_spec(inner or outer, text, file)
 
 
 def _named_type(raw: dict[str, Any], file: str) -> str | None:
@@ -48,38 +49,3 @@ def _named_type(raw: dict[str, Any], file: str) -> str | None:
     if name is not None and not isinstance(name, str):
         raise BadConfig(f"model_type: {shown(name)} in {file}; expected a name in quotes")
     return name or None
-
-
-def _unknown(name: str | None, text: dict[str, Any], file: str) -> tuple[str, Spec, list[str]]:
-    """An unknown type is read by its keys; the note names what was assumed."""
-    seen: list[str] = []
-    if is_encoder(name or ""):
-        like = "bert"
-        seen.append("an encoder, which keeps no cache, with BERT's weights")
-    elif text.get("kv_lora_rank"):
-        like = "deepseek_v3" if text.get("n_routed_experts") else "minicpm3"
-        seen.append("latent attention from kv_lora_rank")
-    elif text.get("linear_num_value_heads"):
-        like = "qwen3_next"
-        seen.append("gated delta net layers from linear_num_value_heads")
-    elif text.get("hybrid_override_pattern"):
-        like = "nemotron_h"
-        seen.append("layers from hybrid_override_pattern")
-    elif "state_size" in text and not text.get("num_attention_heads"):
-        like = "mamba2" if text.get("n_groups") else "mamba"
-        seen.append("a recurrent state from state_size")
-    else:
-        like = "unknown"
-        seen.append("a Llama-like decoder: grouped attention, gated feed-forward, two norms a layer")
-    if text.get("layer_types"):
-        seen.append("layer kinds from layer_types")
-    elif text.get("sliding_window") and like == "unknown":
-        seen.append("the window on every layer" if text.get("use_sliding_window", True) else "no window")
-    return (
-        name or "unknown",
-        with_defaults(spec_of(like), name or ""),
-        [
-            f"model_type {shown(name)[1:-1] if name else 'absent'} in {file} is not known; "
-            f"read by its keys: {'; '.join(seen)}"
-        ],
-    )

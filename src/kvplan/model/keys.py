@@ -24,6 +24,7 @@ class Keys:
         self.defaults: dict[str, Any] = spec.get("class_defaults", {})
         self.own_defaults: dict[str, Any] = spec.get("defaults", {})
         self.origins: dict[str, Source] = {}
+        self.used: set[str] = set()  # keys whose value was taken
         self.layer_source: Source | None = None  # where the kinds of the layers were read
         self.layer: int | None = None  # which layer is being read, for keys that list one value each
 
@@ -78,6 +79,7 @@ class Keys:
         self.origins[quantity] = source
         bounds = quantities().get(quantity, {})
         number = self.whole(key, value, bounds.get("at_least", 0), bounds.get("at_most", 2**40))
+        self.used.add(key)
         if bounds.get("agree") and keys is None:
             self._agree(quantity, key, number)
         return number
@@ -134,6 +136,7 @@ class Keys:
         if read is None:
             return default
         if isinstance(read[1], (bool, int)):
+            self.used.add(name)
             return bool(read[1])
         raise self.wrong(name, read[1], "expected true or false")
 
@@ -144,12 +147,16 @@ class Keys:
             return None
         if not isinstance(read[1], list):
             raise self.wrong(key, read[1], "expected a list")
+        self.used.add(key)
         return list(read[1])
 
     def text(self, key: str) -> str | None:
         """A string under that key, or None."""
         read = self.find(key, [key])
-        return read[1] if read is not None and isinstance(read[1], str) else None
+        if read is None or not isinstance(read[1], str):
+            return None
+        self.used.add(key)
+        return read[1]
 
     def real(self, key: str, default: float) -> float:
         """A number from 0 to a million under that key."""
@@ -160,6 +167,7 @@ class Keys:
         bad = isinstance(value, bool) or not isinstance(value, (int, float))
         if bad or not 0 <= value <= 1e6:
             raise self.wrong(key, value, "expected a number from 0 to 1,000,000")
+        self.used.add(key)
         return float(value)
 
 

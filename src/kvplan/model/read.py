@@ -23,6 +23,7 @@ from kvplan.model.keys import PER_LAYER, Keys
 from kvplan.model.model import Attention, Layer, Model, Weight
 from kvplan.model.spelling import spell
 from kvplan.model.state import state_of
+from kvplan.model.unknown import unused_note
 
 
 def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str, Any] | None = None) -> Model:
@@ -35,6 +36,7 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
     model_type, spec, notes = spec_for(raw, text, file)
     keys = Keys(text, file, path, spec)
     layers, origins = _layers(keys, spec)
+    notes += unused_note(keys)
     hidden = keys.need("hidden") if _needs_hidden(spec) else keys.count("hidden") or 0
     weights = _outer_weights(keys, raw, spec, hidden, keys.count("vocab") or 0)
     context, context_source = max_context(keys)
@@ -179,6 +181,7 @@ def _sharing(keys: Keys, spec: Spec, count: int) -> list[bool]:
 
 def _layer(keys: Keys, spec: Spec, word: str, dense: str, index: str, shared: bool) -> Layer:
     kind = _kind(spec, word)
+    shared = shared or bool(kind.get("reads"))  # layers that always read another's keys and values
     hidden = keys.count("hidden") or 0
     attentions, weights = _attention_part(keys, spec, kind, index == "own", shared)
     states = []
@@ -291,6 +294,7 @@ def _shared(a: Attention, shared: bool) -> Attention:
         a.window,
         holds=False,
         attended=a.attended,
+        attended_block=a.attended_block,
         latent=a.latent,
         origins=a.origins,
     )

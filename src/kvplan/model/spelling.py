@@ -125,6 +125,7 @@ def _number(rule: Rule, name: str, keys: Keys) -> int | None:
         return None  # the same key spelt another way (a string pattern): another rule's
     if name == "end" and read[1] == -1:
         return None
+    keys.used.add(read[0])
     return keys.whole(read[0], read[1], 0, 4096)
 
 
@@ -178,6 +179,15 @@ def _steps(rule: Rule, keys: Keys, count: int) -> Words | None:
     ]
 
 
+def _halves(rule: Rule, keys: Keys, count: int) -> Words | None:
+    """Layers before the middle `plus` some by the rule `before`, the rest by the rule `after`."""
+    words = [_RULES[rule[part]["rule"]](rule[part], keys, count) for part in ("before", "after")]
+    if words[0] is None or words[1] is None:
+        return None
+    middle = count // 2 + int(rule.get("plus", 0))
+    return [*words[0][:middle], *words[1][middle:]]
+
+
 def _blocks(rule: Rule, keys: Keys, count: int) -> Words | None:
     """One table per layer (nemotron-nas); the words carry what differs: heads in group and width."""
     blocks = keys.list_of(rule["key"])
@@ -215,5 +225,6 @@ _RULES: dict[str, Callable[[Rule, Keys, int], Words | None]] = {
     "before": _before,
     "indices": _indices,
     "steps": _steps,
+    "halves": _halves,
     "blocks": _blocks,
 }

@@ -34,7 +34,7 @@ def _mamba1(keys: Keys, table: Table, hidden: int) -> Mixer:
     inner = inner or (keys.need("expand") * hidden)
     width, kernel = keys.need("state_width"), keys.need("conv_width")
     read = keys.find("dt_rank")
-    rank = -(-hidden // 16) if read is None or read[1] == "auto" else keys.whole(read[0], read[1])
+    rank = -(-hidden // 16) if read is None or read[1] == "auto" else keys.count("dt_rank") or 0
     bias = keys.flag(table.get("proj_bias"))
     weights = [
         Weight("in_proj", "state", 2 * inner, hidden, bias, split="column"),
