@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.logged_pools import OUTSIDE, Pool, pools
 
 import kvplan
-from tests.logged_pools import Pool, pools
 
 GIB = 2**30
 
@@ -31,6 +31,10 @@ def test_the_median_error_of_the_pool_is_under_five_per_cent() -> None:
 
 def test_the_stated_interval_holds_at_least_sixty_per_cent_of_the_logged_pools() -> None:
     assert sum(pool.inside for pool in predicted()) / len(predicted()) >= 0.6
+
+
+def test_every_log_outside_its_interval_has_a_reason() -> None:
+    assert {pool.id for pool in predicted() if not pool.inside} == set(OUTSIDE)
 
 
 def test_every_log_that_is_not_predicted_says_why() -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shlex
@@ -14,11 +13,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kvplan
-
 ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "tests")]
+
+import test_vllm_logs  # noqa: E402
+
 README = ROOT / "README.md"
-SHOWN = ("vllm-0045", "Llama-3.1-70B-Instruct", "Qwen2-7B-Instruct", "Qwen3-30B-A3B", "Qwen2.5-14B-Instruct")
+SHOWN = ("vllm-0029", "vllm-0032", "vllm-0034", "vllm-0035", "vllm-0037")
 
 
 def output_of(command: str) -> str:
@@ -40,29 +41,28 @@ def with_outputs(text: str) -> str:
 
 
 def reported_table() -> str:
-    """Predicted beside reported for a few of the golden logs."""
-    rows = [
-        json.loads(line) for line in (ROOT / "tests/golden/vllm_cache.jsonl").read_text("utf-8").splitlines()
-    ]
+    """The figures of a few logs, with the logged pool put in, beside what the log says."""
     out = [
-        "| model | ranks | vLLM | predicted B/token | reported B/token | difference |",
+        "| model | ranks | vLLM | printed pool | predicted, printed tokens | predicted, printed concurrency |",
         "|---|---|---|---|---|---|",
     ]
-    seen = set()
-    for row in rows:
-        name = row["model"].rpartition("/")[2]
-        if (name, row["tp"]) in seen or not any(s in (row["id"], name) for s in SHOWN):
-            continue
-        seen.add((name, row["tp"]))
-        kv = kvplan.size(row["model"], tp=row["tp"], kv_cache_dtype=row["kv_cache_dtype"])["kv"]
-        implied, ours = row["pool_gib"] * 2**30 / row["tokens"], kv["bytes_per_token"]
+    for row in (row for row in test_vllm_logs.LOGS if row["id"] in SHOWN):
+        said = row["reported"]
+        got = next(
+            (
+                found
+                for found in test_vllm_logs.answers(row)
+                if all(told == value for _, told, value in test_vllm_logs.figures(row, found))
+            ),
+            next(test_vllm_logs.answers(row)),
+        )
         cells = (
-            name,
-            row["tp"],
-            row["version"],
-            f"{ours:,}",
-            f"{implied:,.0f}",
-            f"{ours / implied - 1:+.2%}",
+            row["model"].rpartition("/")[2],
+            row["ask"].get("tp", 1),
+            row["ask"]["version"],
+            f"{said['available_kv_gib']:.2f} GiB",
+            f"{got.kv_tokens:,}, {said['kv_tokens']:,}",
+            f"{got.max_concurrency:.2f}×, {said['max_concurrency_x']:.2f}×",
         )
         out.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(out)
@@ -74,11 +74,11 @@ def tree() -> str:
     package = ROOT / "src" / "kvplan"
     for folder in [package, *sorted(p.parent for p in package.glob("*/__init__.py"))]:
         if folder != package:
-            lines.append(f"{folder.name + '/':22}{caption(folder / '__init__.py')}")
+            lines.append(f"{folder.name + '/':25}{caption(folder / '__init__.py')}")
         for path in sorted(folder.glob("*.py")):
             if path.stem not in ("__init__", "__main__"):
                 indent = "  " if folder != package else ""
-                lines.append(f"{indent + path.name:22}{caption(path)}")
+                lines.append(f"{indent + path.name:25}{caption(path)}")
     return "\n".join([*lines, "```"])
 
 
