@@ -113,6 +113,10 @@ def test_every_explanation_of_a_plan_is_true() -> None:
         ("deepseek-v3", 8),
         ("gemma-3-27b", 2),
         ("qwen3-next-80b-a3b", 2),
+        ("deepseek-v3.2", 8),
+        ("deepseek-ai/DeepSeek-V4-Flash", 8),
+        ("minimax-m3", 4),
+        ("llama-4-scout-17b-16e-instruct", 8),
     ):
         answer = kvplan.plan(model, gpu="h200", tp=tp)
         assert sum(assert_all_true(figure) for figure in answer.figures().values()) > 40

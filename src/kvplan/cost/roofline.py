@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kvplan.figure import Number, formula, most
+from kvplan.figure import Number, formula, most, whole
 
 
 @formula("s")
 def compute_seconds(flops: Number, peak_flops_per_second: Number) -> Number:
     """All operations at the accelerator's dense peak."""
     return flops / peak_flops_per_second
+
+
+@formula("s")
+def mixed_compute_seconds(
+    matmul_flops: Number, peak: Number, attention_flops: Number, attention_peak: Number
+) -> Number:
+    """Matrices at their own dense peak, attention at that of the narrower format it may run in."""
+    return matmul_flops / peak + attention_flops / attention_peak
 
 
 @formula("s")
@@ -30,6 +38,14 @@ def lower_bound_seconds(compute_seconds: Number, memory_seconds: Number) -> Numb
 def arithmetic_intensity(flops: Number, bytes_read: Number) -> Number:
     """Operations done for each byte read."""
     return flops / bytes_read
+
+
+@formula("sequence", "with experts spread evenly by the router")
+def compute_bound_batch(
+    weight_bytes: Number, sequence_bytes: Number, sequence_compute_seconds: Number, bytes_per_second: Number
+) -> Number:
+    """The first batch that computes for longer than its weights and caches take to read."""
+    return whole(weight_bytes / (sequence_compute_seconds * bytes_per_second - sequence_bytes)) + 1
 
 
 @formula("FLOP/B")

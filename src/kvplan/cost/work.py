@@ -1,17 +1,19 @@
 """Work counted: floating-point operations and bytes of a prefill and of a decode step, on one rank.
 
-2 operations per multiply-add; causal attention counts each query-key pair once. What is left out
+2 operations per multiply-add; attention counts each query-key pair once (cost/pairs.py). What is left out
 (norms, softmax, rotary embedding, sampling, collectives) only makes real steps slower, so the times
 built on these counts are lower bounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from kvplan.cost import pairs
 from kvplan.cost.weights import read_bytes
-from kvplan.figure import Leaf, Number, Source, Trust, formula, least, named, power, total
-from kvplan.model.model import Attention, Model, Weight
+from kvplan.figure import Leaf, Number, Source, Trust, formula, least, power, total
+from kvplan.model.model import Attention, Layer, Model, Weight
 
 _NOT_MULTIPLIED = ("embedding", "position", "norm", "head")
 
@@ -22,23 +24,16 @@ def matmul_flops(parameters: Number, tokens: Number) -> Number:
     return 2 * parameters * tokens
 
 
-@formula("pair")
-def causal_pairs(tokens: Number) -> Number:
-    """Query-key pairs of a causal prompt: each token attends to itself and all before it."""
-    return tokens * (tokens + 1) // 2
-
-
-@formula("pair")
-def windowed_pairs(tokens: Number, window_tokens: Number) -> Number:
-    """Query-key pairs when a token attends to at most the last `window_tokens`."""
-    short = least(tokens, window_tokens)
-    return short * (short + 1) // 2 + (tokens - short) * window_tokens
+@formula("FLOP")
+def attention_flops(layers: Number, query_heads: Number, widths: Number, counted: Number) -> Number:
+    """Scores and weighted values: two operations per value of key and of value, per head and pair."""
+    return 2 * layers * query_heads * widths * counted
 
 
 @formula("FLOP")
-def attention_flops(layers: Number, query_heads: Number, widths: Number, pairs: Number) -> Number:
-    """Scores and weighted values: two operations per value of key and of value, per head and pair."""
-    return 2 * layers * query_heads * widths * pairs
+def index_flops(layers: Number, index_heads: Number, index_width: Number, scored: Number) -> Number:
+    """The indexer's scores: two operations per value of an index key, per head and pair."""
+    return 2 * layers * index_heads * index_width * scored
 
 
 @formula("expert", "expectation under uniform routing; skewed routing touches fewer")
@@ -47,17 +42,35 @@ def distinct_experts(experts: Number, experts_per_token: Number, tokens: Number)
     return experts * (1 - power(1 - experts_per_token / experts, tokens))
 
 
+@formula("expert", "a lower bound: a batch may send every token to the same experts")
+def least_experts(experts: Number, experts_per_token: Number) -> Number:
+    """The fewest of a layer's experts that a step reads, whatever its batch."""
+    return least(experts, experts_per_token)
+
+
 def is_multiplied(weight: Weight) -> bool:
     """Whether a weight is a matrix that every token passes through."""
     return weight.part not in _NOT_MULTIPLIED and weight.inputs > 1
 
 
 def token_parameters(model: Model) -> int:
-    """Parameters that one token multiplies, the output head apart."""
+    """Parameters that one token multiplies at least, the output head apart."""
     layers = sum(
-        n * w.active_parameters for n, layer in model.grouped() for w in layer.weights if is_multiplied(w)
+        n * w.one * _active(layer, w)
+        for n, layer in model.grouped()
+        for w in layer.weights
+        if is_multiplied(w)
     )
     return layers + sum(w.active_parameters for w in model.weights if is_multiplied(w))
+
+
+def _active(layer: Layer, weight: Weight) -> int:
+    """Copies of a weight that a token uses at least: a router's idle rows may take its place."""
+    active = weight.copies if weight.active is None else weight.active
+    if weight.part != "expert":
+        return active
+    rows = max((w.outputs for w in layer.weights if w.name == "router"), default=0)
+    return max(0, active - max(0, rows - weight.copies))
 
 
 def head_parameters(model: Model) -> int:
@@ -70,7 +83,7 @@ def attentions_of(model: Model) -> list[tuple[int, Attention]]:
     counts: dict[Attention, int] = {}
     for n, layer in model.grouped():
         for a in layer.attentions:
-            if a.kind not in ("cross", "encoder") and not a.index_width:
+            if a.kind not in ("cross", "encoder"):
                 counts[a] = counts.get(a, 0) + n
     return [(n, a) for a, n in counts.items()]
 
@@ -93,43 +106,41 @@ def _widths(a: Attention, *, decode: bool) -> int:
 
 
 def prefill_attention_flops(model: Model, tokens: Any, leaf: Leaf) -> Any:
-    """Attention of one prompt over all layers, quadratic where nothing bounds it."""
+    """Attention of one prompt over all layers, index scores included; quadratic where nothing bounds it."""
     parts = []
     for label, n, a in _labelled(model):
-        if a.window is not None:
-            pairs = windowed_pairs(
-                tokens, leaf(f"{label}_window_tokens", a.window, "token", a.origin("window"))
-            )
-        elif a.stride > 1:
-            pairs = causal_pairs(tokens) // leaf(f"{label}_stride", a.stride, "token", a.origin("stride"))
-        else:
-            pairs = causal_pairs(tokens)
-        parts.append(_layer_flops(model, a, n, label, pairs, leaf, decode=False))
+        counted = pairs.prompt_pairs(a, label, tokens, leaf)
+        scored = pairs.scored_pairs(a, label, tokens, leaf)
+        parts += _layer_flops(model, (label, n, a), counted, scored, leaf, decode=False)
     return total(parts)
 
 
 def decode_attention_flops(model: Model, context: Any, leaf: Leaf) -> Any:
-    """Attention of one new token over `context` tokens."""
+    """Attention of one new token over `context` tokens, index scores included."""
     parts = []
     for label, n, a in _labelled(model):
-        pairs = context
-        if a.window is not None:
-            pairs = least(context, leaf(f"{label}_window_tokens", a.window, "token", a.origin("window")))
-        elif a.stride > 1:
-            pairs = context // leaf(f"{label}_stride", a.stride, "token", a.origin("stride"))
-        parts.append(_layer_flops(model, a, n, label, pairs, leaf, decode=True))
+        counted = pairs.read_slots(a, label, context, leaf)
+        scored = pairs.scored_slots(a, label, context, leaf)
+        parts += _layer_flops(model, (label, n, a), counted, scored, leaf, decode=True)
     return total(parts)
 
 
 def _layer_flops(
-    model: Model, a: Attention, n: int, label: str, pairs: Any, leaf: Leaf, *, decode: bool
-) -> Any:
-    return attention_flops(
-        leaf(f"{label}_layers", n, "layer", model.origin("layer_kinds")),
+    model: Model, group: tuple[str, int, Attention], counted: Any, scored: Any, leaf: Leaf, *, decode: bool
+) -> list[Any]:
+    label, n, a = group
+    layers = leaf(f"{label}_layers", n, "layer", model.origin("layer_kinds"))
+    found = attention_flops(
+        layers,
         leaf(f"{label}_query_heads", a.query_heads, "head", a.origin("query_heads")),
         leaf(f"{label}_widths", _widths(a, decode=decode), "value", a.origin("key_width")),
-        pairs,
+        counted,
     )
+    if not scored:
+        return [found]
+    heads = leaf(f"{label}_index_heads", a.index_heads or 1, "head", a.origin("index_heads"))
+    width = leaf(f"{label}_index_width", a.index_width, "value", a.origin("index_width"))
+    return [found, index_flops(layers, heads, width, scored)]
 
 
 def shapes_source(model: Model, what: str) -> Source:
@@ -137,50 +148,57 @@ def shapes_source(model: Model, what: str) -> Source:
     return Source(Trust.STATED, f"{model.file}: {what}")
 
 
-def prefill_flops(model: Model, tokens: Any, sequences: Any, leaf: Leaf) -> Any:
-    """All of one prefill: every prompt token through the layers, one token each through the head."""
+def prefill_matmul_flops(model: Model, tokens: Any, leaf: Leaf) -> Any:
+    """One prompt through the matrices: every token through the layers, one token through the head."""
     body = leaf(
         "token_parameters", token_parameters(model), "value", shapes_source(model, "matrices a token passes")
     )
     head = leaf(
         "head_parameters", head_parameters(model), "value", shapes_source(model, "vocab_size × hidden_size")
     )
-    attention = named("prompt_attention_flops", "FLOP", prefill_attention_flops(model, tokens, leaf))
-    return sequences * (matmul_flops(body, tokens) + matmul_flops(head, 1) + attention)
+    return matmul_flops(body, tokens) + matmul_flops(head, 1)
 
 
-def decode_flops(model: Model, context: Any, batch: Any, leaf: Leaf) -> Any:
-    """One step of a batch: one token of each sequence through everything."""
+def decode_matmul_flops(model: Model, leaf: Leaf) -> Any:
+    """One new token through everything."""
     both = token_parameters(model) + head_parameters(model)
     body = leaf("step_parameters", both, "value", shapes_source(model, "matrices and head a token passes"))
-    attention = named("step_attention_flops", "FLOP", decode_attention_flops(model, context, leaf))
-    return batch * (matmul_flops(body, 1) + attention)
+    return matmul_flops(body, 1)
 
 
-def weight_bytes_read(model: Model, tokens: Any, leaf: Leaf) -> Any:
-    """Bytes of weights a step of `tokens` tokens reads: of the experts only those it touches."""
+def weight_bytes_read(model: Model, leaf: Leaf) -> Any:
+    """Bytes of weights that every step reads: of the experts only as many as one token uses."""
+    return _read(model, leaf, least_experts)
+
+
+def expected_weight_bytes_read(model: Model, tokens: Any, leaf: Leaf) -> Any:
+    """Bytes of weights a step of `tokens` tokens reads when a router spreads them evenly."""
+    return _read(model, leaf, lambda experts, active: distinct_experts(experts, active, tokens))
+
+
+def _read(model: Model, leaf: Leaf, touched: Callable[[Any, Any], Any]) -> Any:
     always, one = read_bytes(model)
     fixed = leaf(
         "always_read_bytes", always, "B", shapes_source(model, "weights but routed experts, as stored")
     )
-    if not one:
-        return fixed
     experts, active = expert_counts(model)
+    if not one or not active:
+        return fixed
     source = shapes_source(model, "experts of the router")
-    touched = distinct_experts(
-        leaf("experts", experts, "expert", source),
-        leaf("experts_per_token", active, "expert", source),
-        tokens,
+    some = touched(
+        leaf("experts", experts, "expert", source), leaf("experts_per_token", active, "expert", source)
     )
-    return fixed + touched * leaf(
+    return fixed + some * leaf(
         "expert_bytes", one, "B", shapes_source(model, "one expert in every sparse layer, as stored")
     )
 
 
 def expert_counts(model: Model) -> tuple[int, int]:
-    """Experts of a sparse layer and how many a token uses; (0, 0) for a dense model."""
-    for _, layer in model.grouped():
-        for w in layer.weights:
-            if w.part == "expert":
-                return w.copies, w.active or w.copies
-    return 0, 0
+    """Experts of a sparse layer and how many a token uses, both the least of any; (0, 0) when dense."""
+    found = [
+        (w.copies, _active(layer, w))
+        for _, layer in model.grouped()
+        for w in layer.weights
+        if w.part == "expert"
+    ]
+    return (min(n for n, _ in found), min(k for _, k in found)) if found else (0, 0)

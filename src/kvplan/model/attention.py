@@ -9,7 +9,7 @@ from kvplan.figure import Source, Trust
 from kvplan.model.extras import extra_weights
 from kvplan.model.keys import Keys
 from kvplan.model.model import Attention, Latent, Weight
-from kvplan.model.sparse import attended
+from kvplan.model.sparse import selection
 
 Table = dict[str, Any]
 
@@ -41,6 +41,7 @@ def _grouped(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attentio
     keys.origins.setdefault("value_width", keys.origins["key_width"])
     window = _window(keys, kind, table)
     index = keys.count("index_width", table["index_width"]) or 0 if table.get("index_width") else 0
+    attended, block = selection(keys, table, sparse=index)
     found = Attention(
         kind="full" if kind in ("sliding", "chunked") and window is None else kind,
         query_heads=query_heads,
@@ -50,7 +51,8 @@ def _grouped(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attentio
         window=window,
         index_width=index,
         index_heads=keys.count("index_heads", table["index_heads"]) or 0 if table.get("index_heads") else 0,
-        attended=attended(keys, table) if index else None,
+        attended=attended,
+        attended_block=block,
         origins=dict(keys.origins),
     )
     weights = _grouped_weights(keys, table, found, hidden)
@@ -215,6 +217,7 @@ def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention
     keys.origins["kv_heads"] = _ONE_LATENT
     keys.origins["key_width"] = _together(keys, ("kv_rank", "rope_width") if rope else ("kv_rank",))
     latent = Latent(kv_rank, rope, nope, value, stated("q_rank") or None)
+    attended, block = selection(keys, table, sparse=table.get("selects") and keys.count("index_width"))
     found = Attention(
         kind="latent",
         query_heads=heads,
@@ -225,7 +228,8 @@ def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention
         index_width=index,
         index_heads=keys.count("index_heads") or 0 if index else 0,
         index_stride=stride,
-        attended=attended(keys, table) if table.get("selects") and keys.count("index_width") else None,
+        attended=attended,
+        attended_block=block,
         latent=latent,
         origins=dict(keys.origins),
     )
@@ -287,6 +291,7 @@ def _compressed(keys: Keys, table: Table) -> tuple[Attention, tuple[Weight, ...]
     if keys.layer_source is not None:
         keys.origins |= {"stride": keys.layer_source, "index_stride": keys.layer_source}
     indexed = ratio == table.get("indexed_ratio", 4)
+    attended, block = selection(keys, table, sparse=indexed and keys.count("index_width"))
     found = Attention(
         kind="compressed",
         query_heads=heads,
@@ -297,7 +302,8 @@ def _compressed(keys: Keys, table: Table) -> tuple[Attention, tuple[Weight, ...]
         index_width=keys.count("index_width") or 0 if indexed else 0,
         index_heads=keys.count("index_heads") or 0 if indexed else 0,
         index_stride=ratio if indexed else 1,
-        attended=attended(keys, table) if indexed and keys.count("index_width") else None,
+        attended=attended,
+        attended_block=block,
         origins=dict(keys.origins),
     )
     return found, ()

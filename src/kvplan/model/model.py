@@ -67,7 +67,8 @@ class Attention:
     kind: full, sliding, chunked, latent, compressed, cross, encoder. `window` (tokens) bounds what
     sliding and chunked attention keep. `stride`: one slot per so many tokens (compressed). `holds`
     is False where the layer reads another layer's cache. `index_width` values of index key are
-    kept once per `index_stride` tokens for sparse attention.
+    kept once per `index_stride` tokens for sparse attention; a query then reads at most `attended`
+    tokens (slots, when compressed), in blocks of `attended_block`.
     """
 
     kind: str
@@ -81,8 +82,15 @@ class Attention:
     index_width: int = 0
     index_heads: int = 0
     index_stride: int = 1
+    attended: int | None = None
+    attended_block: int = 1
     latent: Latent | None = None
     origins: Origins = field(default_factory=dict, compare=False)
+
+    @property
+    def surely_attended(self) -> int | None:
+        """What a query reads at least once there is a choice: its last block may hold one token."""
+        return None if self.attended is None else self.attended - self.attended_block + 1
 
     def origin(self, quantity: str) -> Source:
         """Where a quantity of this attention was read."""
