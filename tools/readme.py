@@ -43,7 +43,7 @@ def with_outputs(text: str) -> str:
 def reported_table() -> str:
     """The figures of a few logs, with the logged pool put in, beside what the log says."""
     out = [
-        "| model | ranks | vLLM | printed pool | predicted, printed tokens | predicted, printed concurrency |",
+        "| model | ranks | vLLM | printed pool | tokens, printed | concurrency, printed |",
         "|---|---|---|---|---|---|",
     ]
     for row in (row for row in test_vllm_logs.LOGS if row["id"] in SHOWN):

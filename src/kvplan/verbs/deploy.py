@@ -90,7 +90,7 @@ def deployment(
         drafter=given.get("speculative_config"),
         **{part: getattr(split, part) for part in Split.__slots__},
     )
-    length, length_source = _length(loaded, given)
+    length, length_source = _length(loaded, given, name)
     in_use = _size("--memory-in-use", memory_in_use) if memory_in_use is not None else 0
     stored = stored_as(loaded, kv_cache_dtype, split.tp, dtype)
     return Deployment(
@@ -135,22 +135,23 @@ def _measured(name: str, value: str | int | None) -> tuple[int, Source]:
     return _size(field, value or 0), Source(Trust.MEASURED, field)
 
 
-def _length(model: Model, flags: Mapping[str, Any]) -> tuple[int, Source]:
-    """The longest sequence: the flag, else the model's own."""
+def _length(model: Model, flags: Mapping[str, Any], engine: str) -> tuple[int, Source]:
+    """The longest sequence: the flag, else the model's own, else what vLLM takes for a model without one."""
     for name in _LENGTHS:
         if flags.get(name, 0) and flags[name] > 0:
             return int(flags[name]), Source(Trust.STATED, f"--{name.replace('_', '-')}")
+    if model.max_context is None and engine == "vllm":
+        return 2048, Source(Trust.ENGINE_RULE, "vLLM 0.32.0 config/model.py: no length in the config")
     if model.max_context is None:
-        raise BadInput(
-            f"--max-model-len: {model.file} states no context length; give one, such as --max-model-len 8192"
-        )
+        flag = {"sglang": "context-length", "llama.cpp": "ctx-size"}.get(engine, "max-seq-len")
+        raise BadInput(f"--{flag}: {model.file} states no context length; give one, such as --{flag} 8192")
     return model.max_context, model.origin("max_context")
 
 
 def with_flags(d: Deployment, **changed: Any) -> Deployment:
     """The same deployment with other engine flags; None takes a flag away."""
     merged = {k: v for k, v in {**d.setup.flags, **changed}.items() if v is not None}
-    length, source = _length(d.model, merged)
+    length, source = _length(d.model, merged, d.setup.engine)
     setup = replace(d.setup, flags=merged)
     return replace(d, setup=setup, max_model_len=length, context_source=source)
 
