@@ -96,3 +96,16 @@ def test_one_token_uses_only_the_experts_it_is_sent_to() -> None:
     model = built_in("Qwen/Qwen3-30B-A3B")
     unused = 48 * (128 - 8) * 3 * 2048 * 768
     assert model.active_parameters == model.parameters - unused
+
+
+def test_phi_3_small_shares_its_head_with_its_embedding() -> None:
+    config = {
+        "model_type": "phi3small",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "ff_intermediate_size": 14336,
+        "vocab_size": 100352,
+    }
+    assert read_config(config, "config.json").parameters == 7_392_272_384

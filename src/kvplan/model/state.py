@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kvplan.errors import BadConfig
 from kvplan.model.extras import extra_weights, total_of
 from kvplan.model.keys import Keys
 from kvplan.model.model import State, Weight
+from kvplan.model.rwkv import rwkv4, rwkv5, rwkv6, rwkv7
 
 Table = dict[str, Any]
 Mixer = tuple[State, tuple[Weight, ...]]
@@ -176,47 +176,6 @@ def _lightning(keys: Keys, _table: Table, hidden: int) -> Mixer:
     return state, tuple(weights)
 
 
-def _rwkv4(keys: Keys, _table: Table, hidden: int) -> Mixer:
-    """RWKV-4: three float32 vectors of hidden width, two tokens kept for the shift."""
-    inner = keys.count("inner", ["attention_hidden_size"]) or hidden
-    width = keys.count("ff_width") or 4 * hidden
-    weights = (
-        Weight("key_value_receptance", "state", 3 * inner, hidden, split="column"),
-        Weight("output", "state", hidden, inner, split="row"),
-        Weight("decay_first", "state", 2 * inner),
-        Weight("time_mix", "state", 5 * hidden),
-        Weight("ffn_key", "feed_forward", width, hidden, split="column"),
-        Weight("ffn_receptance", "feed_forward", hidden, hidden),
-        Weight("ffn_value", "feed_forward", hidden, width, split="row"),
-    )
-    state = _recurrent(keys, "rwkv4", channels=2 * hidden, columns=1, values=3 * inner, heads=inner)
-    return state, weights
-
-
-def _rwkv5(keys: Keys, table: Table, hidden: int) -> Mixer:
-    """RWKV-5 and later: heads × width × width, two tokens kept for the shift."""
-    width = keys.count("rwkv_head", table.get("head_size", ["head_size", "head_dim"])) or 64
-    inner = keys.count("inner", ["attention_hidden_size"]) or hidden
-    if inner % width:
-        raise BadConfig(f"head_size: {width} does not divide {inner} in {keys.file}; correct the file")
-    heads = inner // width
-    ff = keys.count("ff_width") or int(hidden * 3.5) // 32 * 32
-    weights = (
-        Weight("rkvg", "state", 4 * inner, hidden, split="column"),
-        Weight("output", "state", hidden, inner, split="row"),
-        Weight("time_mix", "state", 4 * hidden + 2 * inner),
-        Weight("group_norm", "norm", inner, bias=True),
-        Weight("ffn_key", "feed_forward", ff, hidden, split="column"),
-        Weight("ffn_receptance", "feed_forward", hidden, hidden),
-        Weight("ffn_value", "feed_forward", hidden, ff, split="row"),
-        Weight("ffn_mix", "feed_forward", 2 * hidden),
-    )
-    state = _recurrent(
-        keys, "rwkv5", channels=2 * hidden, columns=1, values=heads * width * width, heads=heads
-    )
-    return state, weights
-
-
 def _xlstm(keys: Keys, _table: Table, hidden: int) -> Mixer:
     """mLSTM: a matrix memory, a normaliser and a maximum per head (Beck et al. 2024)."""
     heads = keys.need("query_heads")
@@ -279,8 +238,10 @@ _MIXERS: dict[str, Callable[[Keys, Table, int], Mixer]] = {
     "kda": _kda,
     "short_conv": _short_conv,
     "lightning": _lightning,
-    "rwkv4": _rwkv4,
-    "rwkv5": _rwkv5,
+    "rwkv4": rwkv4,
+    "rwkv5": rwkv5,
+    "rwkv6": rwkv6,
+    "rwkv7": rwkv7,
     "xlstm": _xlstm,
     "rg_lru": _rg_lru,
     "conv_tail": _conv_tail,
