@@ -59,8 +59,8 @@ def compute_bytes(
 ) -> Interval:
     """The compute buffer of a device that is `used` (or of the host), in bytes.
 
-    `output`: it has the output layer. `moved_bytes`: the largest experts of a layer that stay on the host, copied
-    over for large batches. `pipelined`: devices work on different passes, each with copies of the inputs.
+    `output`: it has the output layer. `moved_bytes`: the largest experts of a layer that stay on the host and
+    are copied for large batches. `pipelined`: devices work on different passes, each with its own inputs.
     """
     facts = store.toml(FACTS)["compute"]
     source = Source(Trust.ASSUMED, f"compute buffer: {facts['source']}")

@@ -92,8 +92,8 @@ def caches_of(model: Model, ctx: Context, leaf: Leaf) -> list[Cache]:
     if not layers:
         return []
     rows = {i: rows_of(model, a, ctx) for i, a in layers.items() if a is not None and a.holds}
-    rows = _padded_values(model, rows, ctx)
     held = [i for i, a in layers.items() if a is None or a.holds]
+    rows = _padded_values(model, rows, held, ctx)
     window = _window(model, ctx)
     caches = []
     if window is None:
@@ -197,17 +197,22 @@ def _index_rows(model: Model, a: Attention) -> Rows:
     return Rows(a, 1, a.index_width, 1 if values else 0, values)
 
 
-def _padded_values(model: Model, rows: dict[int, Rows], ctx: Context) -> dict[int, Rows]:
-    """Without flash attention values are transposed, and every layer's are as wide as the widest."""
+def _padded_values(model: Model, rows: dict[int, Rows], held: list[int], ctx: Context) -> dict[int, Rows]:
+    """Without flash attention values are transposed, and every layer's are as wide as the widest.
+
+    Layers without attention get such values too (src/llama-kv-cache.cpp n_embd_v_gqa_max).
+    """
     if ctx.flash or not any(r.v_heads for r in rows.values()):
         return rows
     every = [a for _, layer in model.grouped() for a in layer.attentions if a.kind not in _OTHER]
-    widest = max(rows_of(model, a, ctx).v_heads * rows_of(model, a, ctx).v_width for a in every)
-    return {i: replace(r, v_heads=1, v_width=widest) if _narrow(r, widest) else r for i, r in rows.items()}
-
-
-def _narrow(rows: Rows, widest: int) -> bool:
-    return rows.v_heads * rows.v_width != widest
+    made = {id(a): rows_of(model, a, ctx) for a in every}
+    widest = max(r.v_heads * r.v_width for r in made.values())
+    empty = Rows(every[0], 0, 0, 0, 0)
+    found = {i: rows.get(i, empty) for i in held}
+    return {
+        i: r if r.v_heads * r.v_width == widest else replace(r, v_heads=1, v_width=widest)
+        for i, r in found.items()
+    }
 
 
 def _slides(a: Attention | None) -> bool:

@@ -23,7 +23,7 @@ from kvplan.errors import BadInput
 from kvplan.facts import store
 from kvplan.figure import bare
 from kvplan.model.model import Model, Weight
-from kvplan.model.quantization import Quantization, quantization_of
+from kvplan.model.quantization import quantization_of
 
 HOST = "host"
 LOGIT_BYTES = 4
@@ -201,11 +201,11 @@ def weights_of(model: Model) -> Weights:
     return Weights(first, sum(outer.values()) - first, tuple(layers), tuple(experts), tied)
 
 
-def _bytes(model: Model, weight: Weight, q: Quantization | None, layer: int) -> int:
+def _bytes(model: Model, weight: Weight, q: Any, layer: int) -> int:
     return _stored(model, weight, q.scheme_for(weight, layer) if q else None)
 
 
-def _outer_bytes(model: Model, weight: Weight, q: Quantization | None) -> int:
+def _outer_bytes(model: Model, weight: Weight, q: Any) -> int:
     return _stored(model, weight, q.outer_scheme(weight) if q else None)
 
 
