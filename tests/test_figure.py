@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import re
 from typing import Any
 
@@ -56,6 +58,17 @@ def assert_all_true(figure: Figure) -> int:
     return len(formulas)
 
 
+def numbers_without_a_figure(tree: dict[str, Any], figures: dict[str, Figure], path: str = "") -> set[str]:
+    """Paths of numbers in a document that no figure explains, lists apart."""
+    found: set[str] = set()
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found |= numbers_without_a_figure(value, figures, f"{path}{key}.")
+        elif type(value) in (int, float) and f"{path}{key}" not in figures:
+            found.add(f"{path}{key}")
+    return found
+
+
 leaves = st.integers(1, 99).map(lambda n: Figure(n, "", f"x{n}", STATED)) | st.integers(1, 99)
 trees = st.recursive(
     leaves,
@@ -103,8 +116,8 @@ def test_every_explanation_of_every_built_in_model_is_true(entry: Any) -> None:
     checked = sum(assert_all_true(figure) for figure in figures.values())
     assert checked >= (8 if answer["kv"]["bytes_per_sequence"] else 2)
     for path, figure in figures.items():
-        part, key = path.split(".")
-        assert answer[part][key] == figure.value
+        assert functools.reduce(operator.getitem, path.split("."), answer) == figure.value
+    assert numbers_without_a_figure(answer, figures) == set()
 
 
 def test_every_explanation_of_a_plan_is_true() -> None:
@@ -120,6 +133,18 @@ def test_every_explanation_of_a_plan_is_true() -> None:
     ):
         answer = kvplan.plan(model, gpu="h200", tp=tp)
         assert sum(assert_all_true(figure) for figure in answer.figures().values()) > 40
+
+
+def test_every_number_of_a_latency_part_has_a_figure() -> None:
+    for model in ("llama-3.1-8b", "deepseek-v3", "qwen3-next-80b-a3b"):
+        answer = kvplan.plan(model, gpu="h200", tp=8)
+        missing = numbers_without_a_figure({"latency": answer["latency"]}, answer.figures())
+        assert missing == set()
+
+
+def test_a_table_is_explained_by_its_name() -> None:
+    found = kvplan.size("gemma-3-27b").find("layer_kinds")
+    assert [(figure.name, figure.value) for figure in found] == [("sliding", 52), ("full", 10)]
 
 
 def test_an_explanation_names_formula_numbers_and_sources() -> None:

@@ -102,10 +102,35 @@ FORMAT_BYTES = {
 }  # fmt: skip
 
 
+NO_SCALES = {"float32": 32, "bfloat16": 16, "float16": 16, "fp8": 8, "fp8_e5m2": 8, "int8": 8, "int4": 4}
+
+
 @pytest.mark.parametrize(("name", "head_bytes"), FORMAT_BYTES.items())
-def test_every_cache_format_counts_its_scales(llama8b: dict[str, Any], name: str, head_bytes: int) -> None:
+def test_every_cache_format_counts_the_scales_kept_beside_its_values(name: str, head_bytes: int) -> None:
+    bits = NO_SCALES.get(name)
+    values = int("".join(c for c in name.split("_")[0] if c.isdigit())) if bits is None else bits
+    scales = head_bytes - 256 * values // 8
+    assert scales == 0 if bits else scales > 0
+
+
+@pytest.mark.parametrize(("name", "head_bytes"), FORMAT_BYTES.items())
+def test_a_token_takes_its_formats_bytes_in_every_head(
+    llama8b: dict[str, Any], name: str, head_bytes: int
+) -> None:
     kv = kvplan.size(llama8b, kv_cache_dtype=name)["kv"]
     assert kv["bytes_per_token"] == 32 * 8 * head_bytes
+
+
+@pytest.mark.parametrize("name", FORMAT_BYTES)
+def test_a_model_with_one_kv_head_per_query_head_is_its_own_mha(name: str) -> None:
+    kv = kvplan.size("llama-2-7b", kv_cache_dtype=name, tp=2)["kv"]
+    assert kv["mha_bytes_per_token"] == kv["bytes_per_token"]
+
+
+@pytest.mark.parametrize("dtype", [*FORMAT_BYTES, "mxfp4", "fp8_ds_mla", "nvfp4_ds_mla"])
+def test_every_count_of_bytes_is_whole(dtype: str) -> None:
+    kv = kvplan.size("deepseek-v3" if "mla" in dtype else "llama-3.1-8b", kv_cache_dtype=dtype)["kv"]
+    assert {type(value) for key, value in kv.items() if "bytes" in key} == {int}
 
 
 def test_a_block_format_that_does_not_divide_the_row_is_an_error(llama8b: dict[str, Any]) -> None:

@@ -232,12 +232,12 @@ def _choice(symbol: str, compute: Callable[..., Any], *xs: Number) -> Number:
 
 def least(*xs: Number) -> Number:
     """The smallest; on a figure the choice is recorded."""
-    return _choice("least", min, *xs)
+    return _choice("least", min, *xs) if len(xs) > 1 else xs[0]
 
 
 def most(*xs: Number) -> Number:
     """The largest; on a figure the choice is recorded."""
-    return _choice("most", max, *xs)
+    return _choice("most", max, *xs) if len(xs) > 1 else xs[0]
 
 
 def whole(x: Number) -> Number:

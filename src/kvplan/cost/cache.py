@@ -214,7 +214,7 @@ def bytes_per_token(model: Model, stored: Stored, leaf: Leaf, *, after_windows: 
         one = group_bytes_per_token(group, stored, leaf)
         one = one // group.attention.stride if group.attention.stride > 1 else one
         parts.append(layers_of(group, leaf, model) * one)
-    return total(parts)
+    return total(parts) if parts else _no_layers(model, leaf)
 
 
 def indexer_bytes_per_token(model: Model, stored: Stored, leaf: Leaf) -> Any:
@@ -225,7 +225,7 @@ def indexer_bytes_per_token(model: Model, stored: Stored, leaf: Leaf) -> Any:
             one = index_bytes(group, stored, leaf)
             stride = group.attention.index_stride
             parts.append(layers_of(group, leaf, model) * (one // stride if stride > 1 else one))
-    return total(parts)
+    return total(parts) if parts else _no_layers(model, leaf)
 
 
 def state_bytes_per_sequence(model: Model, tp: int, leaf: Leaf) -> Any:
@@ -234,7 +234,7 @@ def state_bytes_per_sequence(model: Model, tp: int, leaf: Leaf) -> Any:
     for n, state in states_of(model):
         layers = leaf(f"{state.mixer}_layers", n, "layer", model.origin("layer_kinds"))
         parts.append(layers * _layer_state_bytes(model, state, tp, leaf))
-    return total(parts)
+    return total(parts) if parts else _no_layers(model, leaf)
 
 
 def _layer_state_bytes(model: Model, state: State, tp: int, leaf: Leaf) -> Any:
@@ -313,8 +313,10 @@ def bytes_per_sequence(model: Model, stored: Stored, tokens: Any, leaf: Leaf, bl
         if a.index_width:
             slots = tokens // a.index_stride if a.index_stride > 1 else tokens
             parts.append(layers * slots * index_bytes(group, stored, leaf))
-    state = state_bytes_per_sequence(model, stored.tp, leaf)
-    return total([*parts, named("state_bytes_per_sequence", "B", state)] if model_has_state(model) else parts)
+    if model_has_state(model):
+        state = state_bytes_per_sequence(model, stored.tp, leaf)
+        parts.append(named("state_bytes_per_sequence", "B", state))
+    return total(parts) if parts else _no_layers(model, leaf)
 
 
 def model_has_state(model: Model) -> bool:
@@ -323,27 +325,33 @@ def model_has_state(model: Model) -> bool:
 
 
 def mha_bytes_per_token(model: Model, stored: Stored, leaf: Leaf) -> Any:
-    """The same model with one KV head per query head, on one rank."""
-    fmt = stored.format
+    """The same model with one KV head per query head, on one rank, in the same format."""
     parts = []
     for group in groups_of(model):
-        a = group.attention
-        key, value = a.key_width, a.value_width
-        if a.latent is not None:
-            key, value = a.latent.nope_width + a.latent.rope_width, a.latent.value_width
-        elif a.kind == "compressed":
+        if group.attention.kind == "compressed":
             continue  # slots of tokens that the window's attention already counts
-        heads = leaf(f"{group.label}_query_heads", a.query_heads, "head", a.origin("query_heads"))
-        widths = leaf(
-            f"{group.label}_key_and_value_width", key + (value or key), "value", a.origin("key_width")
-        )
-        rule = stored.format_source
-        bits = leaf(
-            "value_bytes",
-            fmt.block_bytes / fmt.block_values if fmt.block_values > 1 else fmt.block_bytes,
-            "B/value",
-            rule,
-        )
-        ranked = heads // leaf("tp", stored.tp, "rank", stored.tp_source) if stored.tp > 1 else heads
-        parts.append(layers_of(group, leaf, model) * ranked * widths * bits)
-    return total(parts)
+        parts.append(layers_of(group, leaf, model) * _mha_layer(group, stored, leaf))
+    return total(parts) if parts else _no_layers(model, leaf)
+
+
+def _mha_layer(group: Group, stored: Stored, leaf: Leaf) -> Any:
+    a, fmt, rule = group.attention, stored.format, stored.format_source
+    key, value = a.key_width, a.value_width or a.key_width
+    if a.latent is not None:
+        key, value = a.latent.nope_width + a.latent.rope_width, a.latent.value_width
+    heads = leaf(f"{group.label}_query_heads", a.query_heads, "head", a.origin("query_heads"))
+    if stored.tp > 1:
+        heads = heads // leaf("tp", stored.tp, "rank", stored.tp_source)
+    return block_layer_bytes_per_token(
+        heads,
+        leaf(f"{group.label}_mha_key_width", key, "value", a.origin("key_width")),
+        leaf(f"{group.label}_mha_value_width", value, "value", a.origin("value_width")),
+        leaf("block_bytes", fmt.block_bytes, "B", rule),
+        leaf("block_values", fmt.block_values, "value", rule),
+        leaf("scale_bytes", 2 * fmt.head_bytes, "B", rule),
+    )
+
+
+def _no_layers(model: Model, leaf: Leaf) -> Any:
+    """The zero of a model none of whose layers keeps such a thing."""
+    return leaf("layers_that_keep_it", 0, "layer", model.origin("layer_kinds"))

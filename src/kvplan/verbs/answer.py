@@ -37,14 +37,14 @@ class Answer(dict[str, Any]):
         return self._series(self) if self._series else {}
 
     def find(self, name: str) -> list[Figure]:
-        """The figures of that name: a path, the last part of one, or an input's own name."""
+        """The figures of that name: a path, any part of one, or an input's own name."""
         figures = self.figures()
-        found = [f for path, f in figures.items() if name == path or path.endswith(f".{name}")]
+        found = [f for path, f in figures.items() if f".{name}." in f".{path}."]
         if not found:
             inner = {f.name: f for top in figures.values() for f in top.walk() if f.name}
             found = [inner[name]] if name in inner else []
         if not found:
-            known = [path.rpartition(".")[2] for path in figures]
+            known = [part for path in figures for part in path.split(".")[1:] or [path]]
             raise UnknownName(
                 f"--explain: no figure is called {name!r}; "
                 f"{did_you_mean(name, known) or 'figures: ' + ', '.join(dict.fromkeys(known))}"

@@ -102,7 +102,7 @@ def latency_part(
         "decode": {"step_seconds": None, **_bound(d, decode, rates)},
         "ridge_point": named("ridge_point", "FLOP/B", ridge),
         "compute_bound_batch": compute_bound_batch(d, context, leaf),
-        "serving": {"concurrency": batch, **unknown, "low": {}, "high": {}},
+        "serving": {"concurrency": sequences, **unknown, "low": {}, "high": {}},
     }
 
 

@@ -9,7 +9,7 @@ from kvplan.cost.cache import Stored
 from kvplan.cost.weights import formula_bytes, header_bytes, parameters, weight_bytes
 from kvplan.errors import BadInput, shown
 from kvplan.facts.formats import find_format
-from kvplan.figure import Leaf, Source, Trust, bare, named
+from kvplan.figure import Leaf, Source, Trust, bare, most, named
 from kvplan.model.model import Model
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
@@ -91,7 +91,12 @@ def model_part(model: Model, leaf: Leaf) -> dict[str, Any]:
         "id": model.id,
         "model_type": model.model_type,
         "layers": leaf("layers", len(model.layers), "layer", model.origin("layers")),
-        "attention_layers": sum(layer.holds_tokens for layer in model.layers),
+        "attention_layers": leaf(
+            "attention_layers",
+            sum(layer.holds_tokens for layer in model.layers),
+            "layer",
+            model.origin("layer_kinds"),
+        ),
         "parameters": parameters(model, leaf),
         "active_parameters": parameters(model, leaf, active=True),
         "other_parameters": _other(model, leaf),
@@ -154,7 +159,6 @@ def kv_part(model: Model, stored: Stored, asked: dict[str, int], leaf: Leaf) -> 
         cross = named("cross_bytes", "B", cache.cross_bytes(model, stored, crossed, leaf))
         sequence, state = sequence + cross, state + cross
     sequence = named("bytes_per_sequence", "B", sequence)
-    windows = [g.attention.window for g in cache.groups_of(model) if g.attention.window]
     return {
         "dtype": stored.format.name,
         "bytes_per_token": named(
@@ -165,7 +169,7 @@ def kv_part(model: Model, stored: Stored, asked: dict[str, int], leaf: Leaf) -> 
             "B/token",
             cache.bytes_per_token(model, stored, leaf, after_windows=True),
         ),
-        "window_tokens": max(windows, default=None),
+        "window_tokens": window_tokens(model, leaf),
         "indexer_bytes_per_token": named(
             "indexer_bytes_per_token", "B/token", cache.indexer_bytes_per_token(model, stored, leaf)
         ),
@@ -175,8 +179,23 @@ def kv_part(model: Model, stored: Stored, asked: dict[str, int], leaf: Leaf) -> 
         "mha_bytes_per_token": named(
             "mha_bytes_per_token", "B/token", cache.mha_bytes_per_token(model, stored, leaf)
         ),
-        "layer_kinds": layer_kinds(model),
+        "layer_kinds": {
+            kind: leaf(f"{kind}_layers", n, "layer", model.origin("layer_kinds"))
+            for kind, n in layer_kinds(model).items()
+        },
     }
+
+
+def window_tokens(model: Model, leaf: Leaf) -> Any:
+    """The longest window of any layer, or None without windows."""
+    windows = [
+        leaf(
+            f"{group.label}_window_tokens", group.attention.window, "token", group.attention.origin("window")
+        )
+        for group in cache.groups_of(model)
+        if group.attention.window
+    ]
+    return named("window_tokens", "token", most(*windows)) if windows else None
 
 
 def layer_kinds(model: Model) -> dict[str, int]:
