@@ -77,6 +77,8 @@ def _rotary(model: Model, leaf: Leaf) -> Any:
 
 def rotary_width(model: Model) -> tuple[int, Source]:
     """Values of one position's rotary table: the head's width, or the rotary part of a latent one."""
+    if not model.rotary:
+        return 0, Source(Trust.ENGINE_RULE, f"{model.model_type}: positions are not rotated")
     for _, layer in model.grouped():
         for a in layer.attentions:
             if a.kind not in ("cross", "encoder"):

@@ -146,7 +146,8 @@ class Model:
 
     `tower_parameters` and `mtp_parameters` stand beside the decoder (None: not known); `tensors` is
     what the weight files' headers list, where there are any. `stated_window` is the window that the
-    config states whatever its layers do (`window_off`: and switches off); `state_dtype` and
+    config states whatever its layers do (`window_off`: and switches off); `rotary` whether a table of
+    sines gives positions to attention; `state_dtype` and
     `state_chunk` what it states of recurrent states; `trained_context` the length before LongRoPE
     stretched it; `outer_type` the config's own model type, which may wrap the decoder's.
     """
@@ -171,6 +172,7 @@ class Model:
     tensors: TensorList | None = field(default=None, compare=False)
     stated_window: int | None = None
     window_off: bool = False
+    rotary: bool = True
     state_dtype: str = ""
     state_chunk: int | None = None
     trained_context: int | None = None

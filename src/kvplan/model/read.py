@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvplan.errors import BadConfig, shown
 from kvplan.facts.model_types import (
     Spec,
     overlay,
@@ -13,6 +12,7 @@ from kvplan.facts.model_types import (
     wrapper_tie,
 )
 from kvplan.figure import Source, Trust
+from kvplan.model.asides import asides, dtype_of, quantization_config
 from kvplan.model.attention import attention_of, compressed_weights
 from kvplan.model.beside import beside_parameters
 from kvplan.model.context import max_context
@@ -51,14 +51,14 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
         hidden=hidden,
         vocab=keys.count("vocab") or 0,
         max_context=context,
-        dtype=_dtype(raw, text, file),
-        quantization=_quantization(raw, keys, sidecar),
+        dtype=dtype_of(raw, text, file),
+        quantization=quantization_config(raw, keys, sidecar),
         other_parameters=None,
         origins=origins,
         notes=tuple(notes),
         mtp_layers=keys.count("mtp_layers") or 0,
         outer_type=str(raw.get("model_type") or model_type),
-        **_asides(keys),
+        **asides(keys),
     )
     beside = beside_parameters(raw, model, spec)
     return replace(
@@ -68,25 +68,6 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
         other_parameters=beside.parameters,
         origins={**model.origins, **beside.origins},
     )
-
-
-def _asides(keys: Keys) -> dict[str, Any]:
-    """What engines read beside the layers: windows that do nothing, dtypes and chunks of states."""
-    window, dtype = keys.find("sliding_window", ["sliding_window"]), None
-    for key in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
-        dtype = dtype or keys.text(key)
-    chunk = keys.find("chunk", ["mamba_chunk_size", "chunk_size"])
-    scaling = keys.raw.get("rope_parameters") or keys.raw.get("rope_scaling") or {}
-    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
-    trained = keys.raw.get("original_max_position_embeddings") if kind in ("longrope", "su") else None
-    off = keys.find("use_sliding_window", ["use_sliding_window"])
-    return {
-        "trained_context": trained if type(trained) is int and trained > 0 else None,
-        "stated_window": window[1] if window and type(window[1]) is int and window[1] > 0 else None,
-        "window_off": off is not None and off[1] is False,
-        "state_dtype": dtype or "",
-        "state_chunk": chunk[1] if chunk and type(chunk[1]) is int and chunk[1] > 0 else None,
-    }
 
 
 def _needs_hidden(spec: Spec) -> bool:
@@ -372,29 +353,3 @@ def _outer_weights(
     if width != hidden:
         weights.append(Weight("project_in_out", "other", 2 * width, hidden))
     return (*weights, *extra_weights(keys, outer.get("extras", {}), {"hidden": hidden}))
-
-
-def _dtype(raw: dict[str, Any], text: dict[str, Any], file: str) -> str:
-    for table in (text, raw):
-        for key in ("dtype", "torch_dtype"):
-            value = table.get(key)
-            if isinstance(value, str) and value:
-                return value.removeprefix("torch.")
-            if value is not None and not isinstance(value, str):
-                raise BadConfig(f"{key}: {shown(value)} in {file}; expected a name such as bfloat16")
-    return ""
-
-
-def _quantization(raw: dict[str, Any], keys: Keys, sidecar: dict[str, Any] | None) -> dict[str, Any] | None:
-    text = keys.raw
-    for table in (text, raw):
-        for key in ("quantization_config", "compression_config"):
-            value = table.get(key)
-            if value is not None and not isinstance(value, dict):
-                raise keys.wrong(key, value, "expected an object or null")
-            if value is not None:
-                experts = {"expert_dtype": text["expert_dtype"]} if "expert_dtype" in text else {}
-                return {**experts, **value}
-    if sidecar and isinstance(sidecar.get("quantization"), dict):
-        return {"quant_method": "modelopt", **sidecar["quantization"]}
-    return None
