@@ -66,6 +66,10 @@ def settings_of(model: Model, setup: Setup, rules: Rules) -> Settings:
     """Everything but the block size, which needs the specs."""
     s = Settings()
     _length(s, model, setup, rules)
+    if setup.platform == "cpu" and has_states(model) and not setup.flags.get("mamba_ssm_cache_dtype"):
+        s.notes.append(
+            "on a CPU with AVX-512 BF16 vllm keeps recurrent states in float32, which is not assumed"
+        )
     latent = is_latent(model, rules)
     _caching(s, model, setup, rules, latent)
     _batch(s, setup, rules, latent)

@@ -87,7 +87,7 @@ def _state_blocks(spec: Spec, request: Request, leaf: Leaf) -> Any:
 
 def blocks_of_group(group: Group, request: Request, leaf: Leaf = bare) -> Any:
     """Blocks that the request takes from the pool for this group: the most any of its layers needs."""
-    distinct = list(dict.fromkeys(group.specs))
+    distinct = list(dict.fromkeys(group.specs)) or [group.spec]  # a stage may hold no layer of the group
     if len(distinct) == 1:
         return blocks_of_spec(distinct[0], request, leaf)
     return blocks_of_spec(max(distinct, key=lambda s: int(blocks_of_spec(s, request))), request, leaf)
