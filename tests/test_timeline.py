@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,7 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kvplan
+from kvplan.cost.growth import Growth, Request, Step, growth_of, steps_of
 from kvplan.facts.catalogue import entries
+from kvplan.model.locate import load_model
+from kvplan.verbs.size import stored_as
+from test_figure import assert_all_true
 
 MiB = 2**20
 ANY_MODEL = st.sampled_from([entry.id for entry in entries()])
@@ -108,6 +113,58 @@ def test_requests_that_arrive_later_claim_later() -> None:
     assert steps[-1]["held_bytes"] == kvplan.size("llama-3.1-8b", tokens=120, batch=3)["kv"]["bytes_total"]
 
 
+def one_by_one(growth: Growth, requests: list[Request], chunk: int | None) -> list[Step]:
+    """The same walk, one request at a time."""
+    done, held, steps = [0] * len(requests), 0, []
+    while any(n < r.prompt_tokens + r.output_tokens for n, r in zip(done, requests, strict=True)):
+        room = 10**12 if chunk is None else chunk
+        before, counts = [growth.held(n) for n in done], [0, 0]
+        for decoding in (True, False):
+            for i, r in enumerate(requests):
+                left = r.prompt_tokens - done[i]
+                wants = max(0, left) if not decoding else int(left <= 0 and -left < r.output_tokens)
+                taken = min(wants, room) if r.arrival_step <= len(steps) else 0
+                done[i], room, counts[decoding] = done[i] + taken, room - taken, counts[decoding] + taken
+        claimed = sum(growth.held(n) for n in done) - sum(before)
+        held += claimed
+        phase = {(0, 0): "idle", (1, 0): "prefill", (0, 1): "decode", (1, 1): "mixed"}
+        kind = phase[int(counts[0] > 0), int(counts[1] > 0)]
+        steps.append(Step(kind, sum(counts), claimed, held))
+    return steps
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=9),
+    st.integers(1, 40),
+    st.integers(0, 9),
+    st.none() | st.integers(1, 60),
+)
+def test_requests_that_are_in_step_may_be_walked_together(
+    arrivals: list[int], prompt: int, output: int, chunk: int | None
+) -> None:
+    model = load_model("gemma-3-27b")
+    growth = growth_of(model, stored_as(model, "auto", 1), 16)
+    requests = [Request(step, prompt, output) for step in sorted(arrivals)]
+    assert list(steps_of(growth, requests, chunk)) == one_by_one(growth, requests, chunk)
+
+
+def test_thousands_of_requests_in_step_are_walked_as_one() -> None:
+    start = time.perf_counter()
+    answer = kvplan.timeline("llama-3.1-8b", batch=4096, output_tokens=100_000)
+    assert time.perf_counter() - start < 10
+    assert (
+        answer["total_bytes"] == kvplan.size("llama-3.1-8b", tokens=102_048, batch=4096)["kv"]["bytes_total"]
+    )
+
+
+@pytest.mark.parametrize("load", [{"batch": 3}, {"arrivals": [0, 2, 2]}, {"output_tokens": 0, "batch": 2}])
+def test_the_bytes_of_a_step_are_explained(load: dict[str, Any]) -> None:
+    answer = kvplan.timeline("gemma-3-27b", prompt_tokens=1100, **{"output_tokens": 5, **load})
+    (figure,) = answer.find("steps")
+    assert figure.value == answer["steps"][-1]["bytes"]
+    assert assert_all_true(figure) >= 1
+
+
 def test_a_step_never_exceeds_its_token_bound() -> None:
     steps = kvplan.timeline("llama-3.1-8b", prompt_tokens=300, output_tokens=40, batch=5, chunk_tokens=128)[
         "steps"
@@ -122,7 +179,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"block_size": 0}, "--block-size: 0"),
     ({"arrivals": []}, "--arrivals"),
     ({"arrivals": [0, 1], "batch": 2}, "drop --batch 2"),
+    ({"arrivals": 5}, "--arrivals: 5 is no list of steps"),
+    ({"arrivals": "0,5"}, "is no list of steps"),
+    ({"arrivals": [0, "5"]}, "--arrivals: '5' is not a whole number"),
     ({"prompt_tokens": 10**9, "chunk_tokens": 1}, "more than 1,000,000 steps"),
+    ({"batch": 4096, "output_tokens": 10**6, "chunk_tokens": 512}, "more than 1,000,000 steps"),
+    ({"arrivals": [10**6], "output_tokens": 10}, "after step 1,000,000 are more than 1,000,000 steps"),
+    ({"batch": 4096, "output_tokens": 9000, "chunk_tokens": 10**6}, "more than 10,000,000 tokens"),
 ]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvplan.cost import cache
 from kvplan.cost.cache import Stored
@@ -80,39 +82,82 @@ class Step:
     held_bytes: int
 
 
+@dataclass(slots=True)
+class Cohort:
+    """Requests next to each other in the queue that are equally far: what one holds, times how many."""
+
+    request: Request
+    count: int
+    done: int = 0
+    held_bytes: int = 0
+
+    def wants(self, *, decoding: bool) -> int:
+        """Tokens that each asks for in a step: one when decoding, else what is left of its prompt."""
+        left = self.request.prompt_tokens - self.done
+        if decoding == (left > 0):
+            return 0
+        return 1 if decoding else left
+
+    def is_finished(self) -> bool:
+        """Whether each has all its output."""
+        return self.done >= self.request.prompt_tokens + self.request.output_tokens
+
+
 def steps_of(growth: Growth, requests: list[Request], chunk_tokens: int | None) -> Iterator[Step]:
     """Steps until every request has all its output: decodes first, then prompts in order of arrival.
 
-    `chunk_tokens` bounds the tokens of a step, prompts being cut to fit (None: whole prompts at once).
+    `requests` come in that order. `chunk_tokens` bounds the tokens of a step, prompts being cut to
+    fit (None: whole prompts at once).
     A finished request keeps its cache to the end: this is what the load claims, not what is freed.
     """
-    done = [0] * len(requests)
+    coming = deque(Cohort(r, len(list(same))) for r, same in itertools.groupby(requests))
+    running: list[Cohort] = []
     held, number = 0, 0
-    while any(n < r.prompt_tokens + r.output_tokens for n, r in zip(done, requests, strict=True)):
-        room = chunk_tokens
-        decoded, prefilled, claimed = 0, 0, 0
-        for decoding in (True, False):
-            for i, request in enumerate(requests):
-                taken = _take(request, done[i], number, room, decoding=decoding)
-                if not taken:
-                    continue
-                claimed += growth.held(done[i] + taken) - growth.held(done[i])
-                done[i] += taken
-                room = None if room is None else room - taken
-                decoded, prefilled = decoded + taken * decoding, prefilled + taken * (not decoding)
-        held += claimed
+    while coming or running:
+        while coming and coming[0].request.arrival_step <= number:
+            running.append(coming.popleft())
+        decoded, claimed, running = _advance(running, growth, chunk_tokens, decoding=True)
+        room = None if chunk_tokens is None else chunk_tokens - decoded
+        prefilled, more, running = _advance(running, growth, room, decoding=False)
+        held += claimed + more
         phase = (
             "mixed" if decoded and prefilled else "decode" if decoded else "prefill" if prefilled else "idle"
         )
-        yield Step(phase, decoded + prefilled, claimed, held)
+        yield Step(phase, decoded + prefilled, claimed + more, held)
+        running = [cohort for cohort in running if not cohort.is_finished()]
         number += 1
 
 
-def _take(request: Request, done: int, number: int, room: int | None, *, decoding: bool) -> int:
-    """Tokens a request gets in this step: one when decoding, as much prompt as there is room for else."""
-    if number < request.arrival_step or (room is not None and room <= 0):
-        return 0
-    left = request.prompt_tokens - done
-    if decoding:
-        return 1 if left <= 0 and done < request.prompt_tokens + request.output_tokens else 0
-    return max(0, left if room is None else min(left, room))
+def _advance(
+    cohorts: list[Cohort], growth: Growth, room: int | None, *, decoding: bool
+) -> tuple[int, int, list[Cohort]]:
+    """Give every request its tokens in order, as far as there is room: tokens, bytes claimed, cohorts after.
+
+    A request that decodes in a step is not asked again for its prompt, nor the other way round.
+    """
+    tokens, claimed = 0, 0
+    after: list[Cohort] = []
+    for cohort in cohorts:
+        each = cohort.wants(decoding=decoding)
+        pieces = _pieces(cohort.count, each, room)
+        for count, taken in pieces:
+            piece = cohort if len(pieces) == 1 else replace(cohort, count=count)
+            if taken:
+                piece.done += taken
+                holds = growth.held(piece.done)
+                claimed += count * (holds - piece.held_bytes)
+                piece.held_bytes = holds
+                tokens += count * taken
+                room = None if room is None else room - count * taken
+            after.append(piece)
+    return tokens, claimed, after
+
+
+def _pieces(count: int, each: int, room: int | None) -> list[tuple[int, int]]:
+    """How a cohort parts, as (how many, tokens of each): those served, one served in part, those who wait."""
+    if not each or room is None:
+        return [(count, each)]
+    served = min(count, room // each)
+    rest = room - served * each if served < count else 0
+    parts = [(served, each), (1 if rest else 0, rest), (count - served - (1 if rest else 0), 0)]
+    return [part for part in parts if part[0]]
