@@ -80,3 +80,8 @@ def seconds_text(value: float) -> str:
 def count_text(value: float) -> str:
     """A whole number with grouped digits."""
     return f"{value:,.0f}"
+
+
+def counted(value: float, noun: str) -> str:
+    """A count and its noun: 1 token, 2,048 tokens."""
+    return f"{count_text(value)} {noun}" + ("" if value == 1 else "s")

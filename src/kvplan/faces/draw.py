@@ -12,17 +12,20 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
     """The verb's charts, as Altair objects for a file, a notebook or a page."""
     rows = answer.series()
     if verb == "size":
-        return [picture.cache_growth(rows["growth"], f"{answer['model']['id']}: cache of one sequence")]
+        of = f"{answer['model']['id']}, {answer['kv']['dtype']} cache"
+        return [picture.cache_growth(rows["growth"], of)]
     if verb == "timeline":
-        return [picture.cache_growth(rows["steps"], "cache held after each step")]
+        return [picture.cache_held(rows["steps"], rows["of"])]
     if verb == "fit":
-        return [picture.memory_split(rows["memory"])]
-    roof = rows["roofline"]
+        return [picture.memory_split(rows["memory"], answer["memory"]["accelerator_bytes"], rows["of"])]
+    of, load, roof = rows["of"], answer["load"], rows["roofline"]
+    lengths = f"{load['prompt_tokens']:,} prompt + {load['output_tokens']:,} output tokens a sequence"
+    served = f"{of}; {lengths}, batch {load['batch']:,}"
     return [
-        picture.memory_split(rows["memory"]),
-        picture.cache_growth(rows["growth"], "cache of one sequence"),
-        picture.decode_over_batch(rows["decode"]),
-        picture.roofline(roof["points"], roof["peak"], roof["rate"]),
+        picture.memory_split(rows["memory"], answer["fit"]["memory"]["accelerator_bytes"], of),
+        picture.cache_growth(rows["growth"], of),
+        picture.decode_over_batch(rows["decode"], f"{of}; {lengths}"),
+        picture.roofline(roof["points"], roof["peak"], roof["rate"], served),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from kvplan.faces import fit_report
 from kvplan.faces.table import Row, console, lines
-from kvplan.units import bytes_text, count_text, decimal_text, seconds_text
+from kvplan.units import bytes_text, count_text, counted, decimal_text, seconds_text
 from kvplan.verbs.answer import Answer
 
 _BAR = 30
@@ -58,9 +59,7 @@ def _size(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
         rows.append(
             ("state", bytes_text(kv["state_bytes_per_sequence"]), "per sequence, whatever its length")
         )
-    rows.append(
-        (f"{count_text(asked['tokens'])} tokens", bytes_text(kv["bytes_per_sequence"]), "one sequence")
-    )
+    rows.append((counted(asked["tokens"], "token"), bytes_text(kv["bytes_per_sequence"]), "one sequence"))
     if asked["batch"] > 1:
         rows.append((f"{count_text(asked['batch'])} sequences", bytes_text(kv["bytes_total"]), "the batch"))
     rows.append(("weights", bytes_text(model["weight_bytes"]), _stored(answer["weights"])))
@@ -93,18 +92,19 @@ def _against_mha(kv: dict[str, Any]) -> str:
 
 
 def _timeline(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
+    """Steps are counted from 0, as --arrivals and the document count them."""
     steps = answer["steps"]
-    prefills = [s for s in steps if s["phase"] == "prefill"]
-    out.print(
-        Text(f"{len(steps):,} steps, {len(prefills):,} of prefill" + _on_rank(asked["tp"]), style="bold")
-    )
+    ran = Counter(step["phase"] for step in steps)
+    phases = ", ".join(f"{count_text(ran[p])} {p}" for p in ("prefill", "mixed", "decode", "idle") if ran[p])
+    out.print(Text(f"{counted(len(steps), 'step')}: {phases}" + _on_rank(asked["tp"]), style="bold"))
     out.print()
     peak = max(step["held_bytes"] for step in steps)
     rows: list[Row] = []
     for i in _milestones(steps):
         step = steps[i]
         bar = "█" * round(_BAR * step["held_bytes"] / peak) if peak else ""
-        what = f"step {i + 1:,}  {step['phase']}, {count_text(step['tokens'])}"
+        tokens = f", {counted(step['tokens'], 'token')}" if step["tokens"] else ""
+        what = f"step {i:,}  {step['phase']}{tokens}"
         rows.append((what, f"+{bytes_text(step['bytes'])}", f"{bytes_text(step['held_bytes'])} {bar}"))
     lines(out, rows)
     out.print()
@@ -154,16 +154,16 @@ def _capacity(out: Console, answer: Answer) -> None:
     tokens = capacity["kv_tokens"]
     out.print(
         Text(
-            f"{verdict}: {count_text(tokens)} tokens of cache" if tokens is not None else verdict,
+            f"{verdict}: {counted(tokens, 'token')} of cache" if tokens is not None else verdict,
             style="bold",
         )
     )
     rows: list[Row] = []
     for row in answer["contexts"]:
-        count = "any number" if row["sequences"] is None else f"{count_text(row['sequences'])} sequences"
+        count = "any number" if row["sequences"] is None else counted(row["sequences"], "sequence")
         rows.append(
             (
-                f"  of {count_text(row['tokens'])} tokens",
+                f"  of {counted(row['tokens'], 'token')}",
                 count,
                 f"{bytes_text(row['bytes_per_sequence'])} each",
             )
@@ -176,7 +176,7 @@ def _floors(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     batch = latency["serving"]["concurrency"]
     out.print(Text("lower bounds (no real step is faster; estimates are slower)", style="bold"))
     prefill, decode = latency["prefill"], latency["decode"]
-    prompts = f"{count_text(batch)} prompt{'s' if batch > 1 else ''} of {count_text(asked['prompt_tokens'])}"
+    prompts = f"{counted(batch, 'prompt')} of {count_text(asked['prompt_tokens'])}"
     rows: list[Row] = [
         ("  prefill", seconds_text(prefill["lower_bound_seconds"]), f"{prompts}, {_bound(prefill, latency)}"),
         (
@@ -215,7 +215,7 @@ def _levers(out: Console, answer: Answer) -> None:
     for lever in answer["levers"]:
         then = lever["max_concurrency"]
         gain = f"{then:.2f} sequences" if then is not None else ""
-        rows.append((f"  {lever['name']}", gain, f"{count_text(lever['kv_tokens'] or 0)} tokens"))
+        rows.append((f"  {lever['name']}", gain, counted(lever["kv_tokens"] or 0, "token")))
     lines(out, rows)
 
 

@@ -122,7 +122,10 @@ def fit_answer(d: Deployment, batch: int | None, against: str | None, read: Past
         beside = {"command": read.report, "against": compared}
         return part | {name: found for name, found in beside.items() if found is not None}
 
-    return Answer(compute, lambda answer: {"memory": series.memory_parts(answer["memory"])})
+    def draws(answer: dict[str, Any]) -> dict[str, Any]:
+        return {"memory": series.memory_parts(answer["memory"]), "of": series.deployed(d)}
+
+    return Answer(compute, draws)
 
 
 def fit_part(d: Deployment, batch: int | None, leaf: Leaf, length: int | None = None) -> dict[str, Any]:

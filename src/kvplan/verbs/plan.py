@@ -98,6 +98,7 @@ def plan(
         memory = answer["fit"]["memory"]
         peak, rate = floor.peaks(d, bare)
         return {
+            "of": series.deployed(d),
             "memory": series.memory_parts(memory),
             "growth": series.growth_by_kind(d.model, d.stored, d.max_model_len),
             "decode": series.decode_over_batch(d, *lengths, memory["kv_pool_bytes"] or 0),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvplan.cost import cache, roofline
+from kvplan.cost import cache
 from kvplan.cost.cache import Stored
 from kvplan.cost.growth import Growth, Slope, growth_of
 from kvplan.engines.deployment import Deployment
-from kvplan.figure import Source, Trust, bare
+from kvplan.figure import bare
 from kvplan.model.model import Model
 from kvplan.verbs import floor
 
@@ -27,48 +27,63 @@ def growth_by_kind(model: Model, stored: Stored, tokens: int) -> list[dict[str, 
     parts = {kind: Growth(0, tuple(found)) for kind, found in kinds.items()}
     if whole.state_bytes:
         parts["state"] = Growth(whole.state_bytes, ())
-    xs = sorted({round(tokens * i / POINTS) for i in range(POINTS + 1)})
-    return [
-        {"x": x, "x_title": "tokens of one sequence", "kind": kind, "bytes": part.held(x)}
-        for kind, part in parts.items()
-        for x in xs
-    ]
+    bends = {1, *(s.window * s.stride for s in whole.slopes if s.window is not None)}
+    xs = sorted({round(tokens * i / POINTS) for i in range(POINTS + 1)} | {x for x in bends if x <= tokens})
+    return [{"x": x, "kind": kind, "bytes": part.held(x)} for kind, part in parts.items() for x in xs]
 
 
 def held_by_step(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Bytes held after each step, thinned, coloured by what ran."""
+    """Bytes held after each step, from its start to its end, by runs of steps in which the same ran.
+
+    Long runs are thinned inside, so that a run is as wide as its steps.
+    """
     every = max(1, len(steps) // (4 * POINTS))
-    kept = [i for i in range(len(steps)) if i % every == 0 or i == len(steps) - 1]
-    return [
-        {"x": i + 1, "x_title": "step", "kind": steps[i]["phase"], "bytes": steps[i]["held_bytes"]}
-        for i in kept
-    ]
+    rows: list[dict[str, Any]] = []
+    run = 0
+    for i, step in enumerate(steps):
+        starts = i == 0 or step["phase"] != steps[i - 1]["phase"]
+        ends = i + 1 == len(steps) or step["phase"] != steps[i + 1]["phase"]
+        run += starts
+        row = {"x": i, "run": run, "kind": step["phase"], "bytes": step["held_bytes"]}
+        if starts or ends or i % every == 0:
+            rows.append(row)
+        if ends:
+            rows.append({**row, "x": i + 1})
+    return rows
 
 
 def memory_parts(memory: dict[str, Any]) -> list[dict[str, Any]]:
-    """The budget's parts in order, and what is left of the device."""
+    """The budget's parts in order and what is left of the device, where they are known."""
     names = ("weight", "activation", "graph", "overhead", "kv_pool")
-    rows = [{"part": name.replace("_", " "), "bytes": memory[f"{name}_bytes"]} for name in names]
-    return [*rows, {"part": "unused", "bytes": max(0, memory["headroom_bytes"])}]
+    rows = [{"part": name, "bytes": memory[f"{name}_bytes"]} for name in names]
+    if memory["headroom_bytes"] is not None:
+        rows.append({"part": "unused", "bytes": max(0, memory["headroom_bytes"])})
+    return [row for row in rows if row["bytes"] is not None]
 
 
 def decode_over_batch(d: Deployment, prompt: int, output: int, pool_bytes: int) -> list[dict[str, Any]]:
-    """The floor of a decode step at batches of powers of two, and whether the pool holds each."""
-    rows = []
+    """The floor of a decode step at batches of powers of two and at the largest that the pool holds."""
     each = cache.bytes_per_sequence(d.model, d.stored, prompt + output, bare)
-    for power in range(13):
-        batch = 2**power
-        part = floor.latency_part(d, prompt, output, batch, Source(Trust.STATED, "--batch"), bare)["decode"]
-        peak, rate = floor.peaks(d, bare)
+    batches = {2**power for power in range(13)}
+    full = pool_bytes // each if each else 0
+    rows = []
+    for batch in sorted(batches | {full} if 0 < full < max(batches) else batches):
+        compute, memory = floor.decode_seconds(d, prompt, output, batch)
         rows.append(
             {
                 "batch": batch,
-                "compute_seconds": roofline.compute_seconds(part["flops"], peak),
-                "memory_seconds": roofline.memory_seconds(part["bytes_read"], rate),
+                "compute_seconds": compute,
+                "memory_seconds": memory,
                 "fits": batch * each <= pool_bytes,
             }
         )
     return rows
+
+
+def deployed(d: Deployment) -> str:
+    """Model, accelerators, engine: what a picture is of, in a line."""
+    on = f" on {d.tp} × {d.accelerator.name}" if d.accelerator else f", tp {d.tp}"
+    return f"{d.model.id}{on}, {d.setup.engine} {d.setup.version}"
 
 
 def roofline_points(latency: dict[str, Any]) -> list[dict[str, Any]]:
