@@ -94,6 +94,15 @@ def test_a_sparse_floor_never_exceeds_one_tokens_experts_index_keys_and_the_pick
     assert latency(name, batch=batch, prompt_tokens=context)["decode"]["bytes_read"] <= least + batch * cached
 
 
+@given(st.sampled_from(EXPERTS), st.integers(1, 150_000))
+def test_a_prefill_writes_no_more_than_size_says_is_held(name: str, tokens: int) -> None:
+    model = load_model(name)
+    always, one = read_bytes(model)
+    least = always + work.expert_counts(model)[1] * one
+    written = latency(name, prompt_tokens=tokens)["prefill"]["bytes_read"] - least
+    assert 0 < written <= kvplan.size(name, tokens=tokens)["kv"]["bytes_per_sequence"]
+
+
 @given(st.sampled_from(SPARSE), st.integers(1, 150_000), st.integers(1, 5000))
 def test_a_longer_context_never_lowers_a_sparse_floor(name: str, context: int, more: int) -> None:
     short, long = (latency(name, prompt_tokens=n) for n in (context, context + more))

@@ -68,17 +68,29 @@ def prompt_pairs(a: Attention, label: str, tokens: Any, leaf: Leaf) -> Any:
     return selected_pairs(tokens, stride, leaf(f"{label}_attended", sure, "slot", a.origin("attended")))
 
 
-def read_slots(a: Attention, label: str, context: Any, leaf: Leaf) -> Any:
-    """Slots of one layer's cache that a new token attends to at that context."""
+def kept_slots(a: Attention, label: str, context: Any, leaf: Leaf) -> Any:
+    """Slots of one layer's cache that tokens to come may still attend to at that context."""
     if a.window is not None:
         window = leaf(f"{label}_window_tokens", a.window, "token", a.origin("window"))
         return chunk_position(context, window) if a.kind == "chunked" else least(context, window)
-    slots = (
-        context // leaf(f"{label}_stride", a.stride, "token", a.origin("stride")) if a.stride > 1 else context
-    )
-    if a.surely_attended is None:
+    if a.stride == 1:
+        return context
+    return context // leaf(f"{label}_stride", a.stride, "token", a.origin("stride"))
+
+
+def read_slots(a: Attention, label: str, context: Any, leaf: Leaf) -> Any:
+    """Slots of one layer's cache that a new token attends to at that context."""
+    slots, sure = kept_slots(a, label, context, leaf), a.surely_attended
+    if sure is None:
         return slots
-    return least(slots, leaf(f"{label}_attended", a.surely_attended, "slot", a.origin("attended")))
+    return least(slots, leaf(f"{label}_attended", sure, "slot", a.origin("attended")))
+
+
+def index_slots(a: Attention, label: str, context: Any, leaf: Leaf) -> Any:
+    """Index keys of one layer at that context."""
+    if a.index_stride == 1:
+        return context
+    return context // leaf(f"{label}_index_stride", a.index_stride, "token", a.origin("index_stride"))
 
 
 def scored_pairs(a: Attention, label: str, tokens: Any, leaf: Leaf) -> Any:
@@ -99,6 +111,4 @@ def scored_slots(a: Attention, label: str, context: Any, leaf: Leaf) -> Any:
     """Index keys that a new token is scored against; none while all are attended to anyway."""
     if not a.index_width or value_of(context) // a.stride <= (a.attended or 0):
         return 0
-    if a.index_stride == 1:
-        return context
-    return context // leaf(f"{label}_index_stride", a.index_stride, "token", a.origin("index_stride"))
+    return index_slots(a, label, context, leaf)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvplan.cost import cache, reads, roofline, work
+from kvplan.cost import reads, roofline, work
 from kvplan.cost.weights import step_compute
 from kvplan.engines.deployment import Deployment
 from kvplan.errors import BadInput
@@ -161,7 +161,7 @@ def accelerator_of(d: Deployment) -> Accelerator:
 def _prefill(d: Deployment, prompt: Any, sequences: Any, leaf: Leaf) -> Work:
     matrices = sequences * work.prefill_matmul_flops(d.model, prompt, leaf)
     attention = sequences * work.prefill_attention_flops(d.model, prompt, leaf)
-    written = sequences * cache.bytes_per_sequence(d.model, d.stored, prompt, leaf)
+    written = sequences * reads.sequence_bytes_written(d.model, d.stored, prompt, leaf)
     return _on_rank(d, matrices, attention, written, value_of(prompt) * value_of(sequences), leaf)
 
 
