@@ -15,7 +15,7 @@ from kvplan.errors import BadConfig
 from kvplan.facts import store
 from kvplan.facts.catalogue import find_model
 from kvplan.figure import Trust
-from kvplan.model.beside import Beside, beside_parameters, has_towers
+from kvplan.model.beside import Beside, beside_parameters
 from kvplan.model.locate import load_entry
 from kvplan.model.model import Model
 from kvplan.model.read import read_config
@@ -132,7 +132,6 @@ def test_nothing_of_the_catalogue_is_unknown() -> None:
 def test_a_text_model_has_nothing_beside_it(llama8b: dict[str, Any]) -> None:
     found = beside_parameters(llama8b, read_config(llama8b, "config.json"))
     assert (found.towers, found.mtp, found.copies) == (0, 0, 0)
-    assert not has_towers(llama8b)
 
 
 def test_a_tower_of_a_kind_that_is_not_known_is_unknown_and_not_nothing(llama8b: dict[str, Any]) -> None:
@@ -141,7 +140,6 @@ def test_a_tower_of_a_kind_that_is_not_known_is_unknown_and_not_nothing(llama8b:
     assert found.towers is None
     assert found.parameters is None
     assert "vision_config" in found.origins["towers"].where
-    assert has_towers(raw)
 
 
 def test_layers_ahead_of_a_family_that_is_not_known_are_unknown(llama8b: dict[str, Any]) -> None:
@@ -248,7 +246,6 @@ def test_an_odd_config_is_a_count_none_or_one_line(data: st.DataObject) -> None:
         for name in way:
             here = here[name]
         here[key] = data.draw(ODD)
-    has_towers(raw)
     try:
         found = beside_parameters(raw, model)
     except BadConfig:  # its text is one line, always

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kvplan.facts.catalogue import find_model
-from kvplan.model import quantization
+from kvplan.model import quantization, quantized
 from kvplan.model.locate import load_entry
 from kvplan.model.model import Model
 from kvplan.model.quantization import quantization_of
@@ -38,7 +38,7 @@ def test_listed_modules_are_matched_once_for_each_matrix(
     assert found is not None
     asked = [(w, i) for i, layer in enumerate(glm5.layers) for w in layer.weights]
     before = [found.scheme_for(w, i) for w, i in asked]
-    monkeypatch.setattr(quantization, "_fits", lambda *_: pytest.fail("matched again"))
+    monkeypatch.setattr(quantized, "_fits", lambda *_: pytest.fail("matched again"))
     assert [found.scheme_for(w, i) for w, i in asked] == before
     assert {s.name if s else None for s in before} == {None, "fp8_block"}
 

@@ -167,16 +167,17 @@ def rank_share(header_bytes: Number, rank_bytes: Number, formula_bytes: Number) 
 def weight_bytes(model: Model, leaf: Leaf, split: Split | None = None) -> Any:
     """Bytes of the text decoder's weights: in the checkpoint, or on one rank of a split.
 
-    What the files' own headers list wins over the formula; a rank's share follows the formula.
+    What the files' own headers list wins over the formula; a rank's share follows the formula. None
+    where there are no headers and the scheme is not known.
     """
-    found = header_bytes(model)
+    found = header_bytes(model) if split is None else loaded_header_bytes(model)
     if found is None:
         return formula_bytes(model, leaf, split)
     where = f"{', '.join(model.tensors.files[:2]) if model.tensors else ''}: tensors in the header"
     header = leaf("header_bytes", found, "B", Source(Trust.MEASURED, where))
     if split is None or split == Split(pads=False):
         return named("weight_bytes", "B", header)
-    mine, whole = formula_bytes(model, leaf, split), formula_bytes(model, leaf)
+    mine, whole = shape_bytes(model, leaf, split), shape_bytes(model, leaf)
     share = rank_share(header, named("rank_formula_bytes", "B", mine), named("formula_bytes", "B", whole))
     return named("weight_bytes", "B", share)
 
@@ -189,8 +190,22 @@ def header_bytes(model: Model) -> int | None:
     return sum(size for part, size in model.tensors.bytes_by_part().items() if part not in beside)
 
 
+def loaded_header_bytes(model: Model) -> int | None:
+    """The same without a head that the files store and that is the embedding again: no engine loads it."""
+    found = header_bytes(model)
+    if found is None or model.tensors is None or not _tied(model):
+        return found
+    return found - model.tensors.bytes_by_part().get("head", 0)
+
+
 def formula_bytes(model: Model, leaf: Leaf, split: Split | None = None) -> Any:
-    """The same from shapes and quantisation alone."""
+    """The same from shapes and quantisation alone; None where the scheme is not known."""
+    q = quantization_of(model)
+    return None if q is not None and q.unknown else shape_bytes(model, leaf, split)
+
+
+def shape_bytes(model: Model, leaf: Leaf, split: Split | None = None) -> Any:
+    """The same, with a scheme that is not known replaced by its stand-in: right in proportion alone."""
     split = split or Split(pads=False)
     parts = []
     for stored in stored_parts(model, split):
@@ -226,7 +241,7 @@ def read_bytes(model: Model) -> tuple[int, int]:
     for weight in [*model.weights, *tied]:
         if weight.part not in ("embedding", "position"):
             _add(always, q.outer_scheme(weight) if q else None, weight, None, split, 1)
-    listed, by_formula = header_bytes(model), int(formula_bytes(model, bare))
+    listed, by_formula = loaded_header_bytes(model), int(shape_bytes(model, bare))
     always_bytes, one_bytes = _bytes_of(model, always), _bytes_of(model, one)
     if listed is None or not by_formula:
         return always_bytes, one_bytes

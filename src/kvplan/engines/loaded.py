@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvplan.cost.weights import Split, dtype_of, rank_shape, stage_layers, weight_bytes
+from kvplan.errors import BadInput
 from kvplan.facts import store
 from kvplan.facts.schemes import Scheme
 from kvplan.figure import Leaf, Number, Source, Trust, formula
@@ -32,13 +33,46 @@ def loaded_weight_bytes(
 
 
 def weights_on_rank(model: Model, split: Split, leaf: Leaf, arch: str | None = None) -> Any:
-    """Bytes of weights on one rank once the engine has loaded them on a device of that architecture."""
+    """Bytes of weights on one rank once the engine has loaded them on a device of that architecture.
+
+    Raises BadInput where the weights' scheme is not known and no file says their bytes.
+    """
     padded = with_kernel_padding(model, split, arch)
     decoder = weight_bytes(padded, leaf, split)
+    if decoder is None:
+        raise _not_known(model)
     towers = leaf("tower_bytes", tower_bytes(model), "B", _tower_source(model))
     slack_source = Source(Trust.ENGINE_RULE, store.toml("loading.toml")["allocator"]["source"])
     slack = leaf("slack_bytes", allocator_slack(padded, split), "B", slack_source)
     return loaded_weight_bytes(decoder, towers, _rotary(model, leaf), slack)
+
+
+def _not_known(model: Model) -> BadInput:
+    q = quantization_of(model)
+    stored = q.unknown if q else "they are"
+    return BadInput(
+        f"--weights-memory: the bytes of weights stored as {stored} in {model.file} are not known; "
+        f"give --weights-memory, or a folder or repository with the weight files"
+    )
+
+
+def as_loaded(model: Model, engine: str) -> Model:
+    """The model as an engine loads it with `--dtype auto`: some load float32 in 16 bit.
+
+    Files' own bytes then no longer count: they are of the wider values.
+    """
+    rule = store.toml("loading.toml")["float32"].get(engine)
+    if rule is None or quantization_of(model) is not None or not stored_in_float32(model):
+        return model
+    note = f"{engine} loads float32 weights in 16 bit ({rule['source']}); --dtype float32 keeps them"
+    return replace(model, dtype=rule["loads"], tensors=None, notes=(*model.notes, note))
+
+
+def stored_in_float32(model: Model) -> bool:
+    """Whether the config's dtype is float32, or it states none and the files' largest share is."""
+    if model.dtype:
+        return dtype_of(model).name == "float32"
+    return model.tensors is not None and next(iter(model.tensors.bytes_by_dtype()), "") == "F32"
 
 
 def tower_bytes(model: Model) -> int:

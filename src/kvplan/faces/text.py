@@ -62,8 +62,14 @@ def _size(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     rows.append((counted(asked["tokens"], "token"), bytes_text(kv["bytes_per_sequence"]), "one sequence"))
     if asked["batch"] > 1:
         rows.append((f"{count_text(asked['batch'])} sequences", bytes_text(kv["bytes_total"]), "the batch"))
-    rows.append(("weights", bytes_text(model["weight_bytes"]), _stored(answer["weights"])))
+    rows.append(_weights(model["weight_bytes"], answer["weights"]))
     lines(out, rows)
+
+
+def _weights(weight_bytes: int | None, weights: dict[str, Any] | None) -> Row:
+    if weight_bytes is None:
+        return ("weights", "not known", "stored in a scheme the formula does not know")
+    return ("weights", bytes_text(weight_bytes), _stored(weights))
 
 
 def _stored(weights: dict[str, Any] | None) -> str:

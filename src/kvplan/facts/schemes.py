@@ -11,7 +11,11 @@ from kvplan.facts import store
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How a matrix is stored: bits a value, and bytes a group, tile, output, input and matrix."""
+    """How a matrix is stored: bits a value, and bytes a group, tile, output, input and matrix.
+
+    `group` values along the inputs share a scale (-1: all of a row); a tile is `tile` outputs by
+    `tile_inputs` inputs, square where those are 0.
+    """
 
     name: str
     value_bits: int
@@ -20,6 +24,7 @@ class Scheme:
     group: int = 0
     group_bytes: float = 0
     tile: int = 0
+    tile_inputs: int = 0
     tile_bytes: int = 0
     output_bytes: int = 0
     input_bytes: int = 0
@@ -27,8 +32,9 @@ class Scheme:
 
     def scale_bytes(self, outputs: int, inputs: int) -> int:
         """Bytes of one matrix beside its values: scales, zero points and indices."""
-        groups = outputs * -(-inputs // self.group) if self.group else 0
-        tiles = -(-outputs // self.tile) * -(-inputs // self.tile) if self.tile else 0
+        groups = outputs * (-(-inputs // self.group) if self.group > 0 else -self.group)
+        across = self.tile_inputs or self.tile
+        tiles = -(-outputs // self.tile) * -(-inputs // across) if self.tile else 0
         fixed = outputs * self.output_bytes + inputs * self.input_bytes + self.matrix_bytes
         return round(groups * self.group_bytes) + tiles * self.tile_bytes + fixed
 
@@ -49,6 +55,25 @@ def ggml_scheme(name: str) -> Scheme | None:
     bits = found["bytes"] * 8 // found["block"]
     beside = found["bytes"] - found["block"] * bits // 8
     return Scheme(name.lower(), bits, "bf16", f"{name.upper()}: {table['source']}", found["block"], beside)
+
+
+def stand_in(bits: int = 0) -> Scheme:
+    """What stands for a scheme that is not known: the bits its config states, else the fewest published."""
+    table = store.toml("quantization.toml")["not_known"]
+    return Scheme("not_known", min(bits, 16) or table["least_bits"], table["compute"], table["source"])
+
+
+def method_name(stated: str) -> str:
+    """A quant_method in the one spelling kept here: letter case and other names of the same thing apart."""
+    name = stated.strip().lower()
+    found: str = store.toml("quantization.toml")["aliases"].get(name, name)
+    return found
+
+
+def unapplied() -> list[str]:
+    """Keys that change what is stored and that the formula does not follow."""
+    found: list[str] = store.toml("quantization.toml")["unapplied"]["keys"]
+    return found
 
 
 def method(name: str) -> dict[str, Any] | None:
@@ -80,6 +105,6 @@ def flag(name: str) -> dict[str, Any] | None:
 
 
 def flag_names() -> list[str]:
-    """Every name `--quantization` takes, ggml's types included."""
+    """Every name `--quantization` takes, ggml's types included, each once."""
     ggml = [name.lower() for name in store.toml("ggml_types.toml")["type"]]
-    return [*store.toml("quantization.toml")["flags"], *ggml]
+    return [*dict.fromkeys([*store.toml("quantization.toml")["flags"], *ggml])]

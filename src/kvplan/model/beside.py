@@ -58,13 +58,6 @@ def beside_parameters(raw: dict[str, Any], model: Model, spec: Spec | None = Non
     return Beside(towers, mtp, copies, origins, left_out)
 
 
-def has_towers(raw: dict[str, Any]) -> bool:
-    """Whether that config has a part that reads images, sound or, in an encoder, the input text."""
-    return _tower_key(raw) is not None or any(
-        not step.get("optional") and "beside" not in step for step in _family(raw.get("model_type"), {}) or ()
-    )
-
-
 def _tower_key(raw: dict[str, Any]) -> str | None:
     """The first key that says so: a tower's own table, a tower's name, or an encoder."""
     words: list[str] = store.toml("towers.toml")["tower_keys"]

@@ -15,6 +15,7 @@ from kvplan.model import gguf_model
 from kvplan.model.hub import fetch_model, is_repo_id
 from kvplan.model.json_kind import json_kind
 from kvplan.model.model import Model
+from kvplan.model.quantization import packed_bits
 from kvplan.model.read import read_config
 from kvplan.model.safetensors import read_safetensors
 from kvplan.model.tensors import TensorList
@@ -79,9 +80,9 @@ def load_published(name: str) -> Model:
 
 def load_path(path: Path) -> Model:
     """A config under any file name, a .gguf file, or a folder with a config.json and its weights."""
-    if path.suffix.lower() == ".gguf":
+    if path.suffix.lower() == ".gguf" and not path.is_dir():
         return load_gguf(path)
-    if path.suffix.lower() == ".safetensors":
+    if path.suffix.lower() == ".safetensors" and not path.is_dir():
         raise BadInput(f"MODEL: {path.name} has no config; give the folder that holds it and its config.json")
     if not path.is_dir():
         raw = read_json(path)
@@ -100,7 +101,7 @@ def load_path(path: Path) -> Model:
 
 
 def _without_config(folder: Path) -> Model:
-    found = sorted(folder.glob("*.gguf"))
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".gguf")
     if len(found) == 1 or (found and "-00001-of-" in found[0].name):
         return load_gguf(found[0])
     if found:
@@ -115,10 +116,14 @@ def load_gguf(path: Path) -> Model:
 
 
 def with_tensors(model: Model, tensors: TensorList | None) -> Model:
-    """The model with what its weight files' headers list; a difference from the formula is noted."""
+    """The model with what its weight files' headers list; files without any tensor are noted and left out."""
     if tensors is None:
         return model
-    values = tensors.values_by_part()
+    if not tensors.tensors:
+        files = ", ".join(tensors.files[:2]) or "the weight file"
+        note = f"{files} holds no tensors: weights are the formula's, from {model.file}"
+        return replace(model, notes=(*model.notes, note))
+    values = tensors.parameters_by_part(packed_bits(model.quantization or {}))
     beside = {part: values.get(part, 0) for part in ("vision", "audio", "mtp")}
     source = Source(Trust.MEASURED, f"{', '.join(tensors.files[:2])}: tensors in the header")
     return replace(

@@ -1,89 +1,32 @@
-"""Which scheme stores which matrix: a checkpoint's quantisation config, read.
+"""Reading a checkpoint's quantisation config: which scheme its method, bits and groups stand for.
 
 Covers quant_method fp8, fbgemm_fp8, awq, gptq, auto-round, bitsandbytes, compressed-tensors, mxfp4 and
 modelopt (config.json or hf_quant_config.json), their ignore lists and per-layer exceptions.
 Embeddings, heads, routers, norms, convolutions and biases keep the model's dtype unless named.
+A scheme that is not known stays so: its bytes are those of the weight files, or nobody's.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kvplan.errors import BadConfig, shown
-from kvplan.facts.schemes import Scheme, algorithm, ggml_scheme, method, module_names, scheme
-from kvplan.model.model import Model, Weight
+from kvplan.facts.schemes import Scheme, ggml_scheme, method, method_name, scheme, stand_in, unapplied
+from kvplan.model.model import Model
 from kvplan.model.quantization_check import check_quantization
+from kvplan.model.quantization_groups import (
+    NotKnown,
+    compressed_tensors,
+    modelopt,
+    strings,
+    tables,
+    whole,
+)
+from kvplan.model.quantized import PARTS, Named, Quantization, listed
 
-PARTS = ("attention", "state", "indexer", "feed_forward", "expert", "shared_expert")
-_NEVER = ("conv1d", "conv", "A_log", "A_D_dt", "A_dt", "x_proj", "dt_proj", "D")
-_ELSEWHERE = re.compile(r"(?:model\.)?(?:visual|vision|audio|mtp|multi_modal|embed_vision|mm_projector)")
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?=[.*]|$)")
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Module names a config lists: those of one layer by its number, and those of every layer."""
-
-    by_layer: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
-    anywhere: tuple[tuple[str, str], ...] = ()
-
-    def find(self, layer: int, names: list[str]) -> str | None:
-        """What the first listed pattern that fits one of the names stands for."""
-        listed = [*self.by_layer.get(layer, []), *self.anywhere]
-        return next((value for pattern, value in listed if any(_fits(pattern, n) for n in names)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """The schemes of a checkpoint: a default, what it touches, and the exceptions by module name."""
-
-    method: str
-    model_type: str
-    default: Scheme | None
-    parts: tuple[str, ...]
-    ignored: Named
-    explicit: Named
-    group: int = 0
-    expert_default: Scheme | None = None
-    whole: Scheme | None = None  # what also stores embeddings and head
-    found: dict[tuple[str, str, int], Scheme | None] = field(default_factory=dict, compare=False, repr=False)
-
-    def scheme_for(self, weight: Weight, layer: int) -> Scheme | None:
-        """The scheme that stores a layer's matrix, or None when it keeps the model's dtype."""
-        if weight.part not in PARTS or weight.inputs == 1 or weight.name in _NEVER:
-            return None
-        key = (weight.part, weight.name, layer)
-        if key not in self.found:  # matching names is slow, and every plan asks many times
-            self.found[key] = self._match(weight, layer)
-        return self.found[key]
-
-    def _match(self, weight: Weight, layer: int) -> Scheme | None:
-        names = _module_names(weight, layer, self.model_type)
-        named = self.explicit.find(layer, names)
-        if named is not None:
-            return scheme(named, self.group)
-        if weight.part not in self.parts or self.ignored.find(layer, names) is not None:
-            return None
-        return self.expert_default if weight.part == "expert" and self.expert_default else self.default
-
-    def outer_scheme(self, weight: Weight) -> Scheme | None:
-        """The scheme of an embedding or the head: 16 bit unless the config names it."""
-        if weight.part in ("embedding", "head") and self.whole is not None:
-            return self.whole
-        if weight.part != "head":
-            return None
-        named = self.explicit.find(-1, ["lm_head"])
-        return scheme(named, self.group) if named is not None else None
-
-    @property
-    def uneven(self) -> bool:
-        """Whether exceptions make layers of one shape differ."""
-        return bool(self.ignored.by_layer or self.explicit.by_layer)
-
+__all__ = ["Quantization", "packed_bits", "quantization_notes", "quantization_of"]
 
 _REMEMBERED = 8
 _recent: dict[tuple[object, ...], tuple[Mapping[str, Any], Quantization]] = {}
@@ -92,7 +35,7 @@ _recent: dict[tuple[object, ...], tuple[Mapping[str, Any], Quantization]] = {}
 def quantization_of(model: Model) -> Quantization | None:
     """The checkpoint's quantisation, or None for one in its own dtype; read once for each config.
 
-    Raises BadConfig for a method that is not known, since its bytes would be a guess.
+    Raises BadConfig for values that cannot be meant; a scheme that is not known is no error.
     """
     q = model.quantization
     if not q:
@@ -107,45 +50,111 @@ def quantization_of(model: Model) -> Quantization | None:
     return known[1]
 
 
+def quantization_notes(model: Model) -> list[str]:
+    """What of a model's quantisation is not known, not followed, or does nothing, a sentence each."""
+    q = quantization_of(model)
+    if q is None:
+        return []
+    if q.unknown:
+        return [*q.notes, f"weights stored as {q.unknown} are not known to the formula"]
+    touched = any(q.scheme_for(w, i) for i, layer in enumerate(model.layers) for w in layer.weights)
+    if touched or any(q.outer_scheme(weight) for weight in model.weights):
+        return [*q.notes]
+    only = " (it stores experts only)" if q.parts == ("expert",) else ""
+    return [
+        *q.notes,
+        f"quantization {q.method} touches no matrix of this model{only}: "
+        f"its weights are counted in {model.dtype or '16 bit'}",
+    ]
+
+
+def packed_bits(q: Mapping[str, Any]) -> int:
+    """The width in bits of values that a checkpoint packs into larger words; 4 where it states none."""
+    widths = [q.get("bits"), q.get("w_bit"), *(_width(entry) for entry in tables(q.get("config_groups")))]
+    return next((width for width in widths if whole(width) and width <= 8), 4)
+
+
+def _width(entry: Mapping[str, Any]) -> Any:
+    weights = entry.get("weights")
+    return weights.get("num_bits") if isinstance(weights, Mapping) else None
+
+
 def _read(model: Model, q: Mapping[str, Any]) -> Quantization:
     check_quantization(q, model.file)
-    name = str(q.get("quant_method") or ("modelopt" if "quant_algo" in q else ""))
-    if name == "compressed-tensors":
-        return _compressed_tensors(model, q)
-    if name == "modelopt" or q.get("quant_algo"):
-        return _modelopt(model, q)
+    stated = str(q.get("quant_method") or ("modelopt" if "quant_algo" in q else ""))
+    name = method_name(stated)
+    notes = [
+        f"quantization_config.{key} of {model.file} is not applied to the weights' bytes"
+        for key in unapplied()
+        if q.get(key)
+    ]
+    try:
+        if name == "compressed-tensors":
+            found = compressed_tensors(model, q, notes)
+        elif name == "modelopt" or q.get("quant_algo"):
+            found = modelopt(model, q, name, notes)
+        elif name == "gguf":
+            found = _gguf(model, q)
+        else:
+            found = _by_method(model, q, name, notes)
+    except NotKnown as why:
+        bits = q.get("bits", q.get("nbits"))
+        found = Quantization(name, model.model_type, stand_in(whole(bits)), unknown=str(why))
+    return replace(found, notes=tuple(notes))
+
+
+def _by_method(model: Model, q: Mapping[str, Any], name: str, notes: list[str]) -> Quantization:
+    """A method whose config states one scheme for all, with exceptions by name."""
     known = method(name)
-    if known is None and name == "gguf":
-        return _gguf(model, q)
     if known is None:
-        raise BadConfig(
-            f"quantization_config.quant_method: {shown(name)} in {model.file} is not known; "
-            f"remove quantization_config to count 16-bit weights"
-        )
-    group, chosen = _whole(q.get("group_size")), known["scheme"]
-    if q.get("weight_block_size") and "block_scheme" in known:
-        chosen = known["block_scheme"]
-    if name == "bitsandbytes":
-        chosen = _bitsandbytes(q)
-    if name in ("gptq", "awq", "auto-round") and q.get("bits", 4) != 4:
-        bits = shown(q.get("bits"))
-        raise BadConfig(f"quantization_config.bits: {bits} in {model.file} is not known; 4 is")
-    kept = _strings(q.get("modules_to_not_convert"))
+        raise NotKnown(shown(q["quant_method"]) if name else "a quantization_config without quant_method")
+    default = _default(q, name, known)
+    kept = [module for key in known.get("kept", _KEPT) for module in strings(q.get(key))]
     if known.get("keeps_edges") and not kept:
         kept = ["model.layers.0", f"model.layers.{len(model.layers) - 1}"]
-    ignored = _named((m, "") for m in kept)
-    experts = scheme("mxfp4") if q.get("expert_dtype") == "fp4" else None
-    parts = tuple(known.get("parts", PARTS))
-    default = scheme(chosen, group)
-    return Quantization(name, model.model_type, default, parts, ignored, Named(), group, experts)
+    own: list[tuple[str, Scheme]] = []
+    plain: list[tuple[str, bool]] = [(module, True) for module in kept]
+    for pattern, changed in _exceptions(q, known, notes):
+        if changed is None:
+            plain.append((pattern, True))
+        else:
+            own.append((pattern, _default({**q, **changed}, name, known)))
+    if q.get("lm_head") is True:
+        own.append(("lm_head", default))
+    return Quantization(
+        name,
+        model.model_type,
+        default,
+        tuple(known.get("parts", PARTS)),
+        listed(plain, notes, within=bool(known.get("within"))),
+        listed(own, notes),
+        scheme("mxfp4") if q.get("expert_dtype") == "fp4" else None,
+    )
 
 
-def _gguf(model: Model, q: Mapping[str, Any]) -> Quantization:
-    """One ggml type for every matrix, embeddings and head included (what a pure quantisation is)."""
-    found = ggml_scheme(str(q.get("type")))
-    if found is None:
-        raise BadConfig(f"--quantization: {shown(q.get('type'))} is not a ggml type; such as q8_0 or q4_k")
-    return Quantization("gguf", model.model_type, found, PARTS, Named(), Named(), whole=found)
+_KEPT = ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
+
+
+def _default(q: Mapping[str, Any], name: str, known: Mapping[str, Any]) -> Scheme:
+    """The scheme of a method at the bits and the group its config states."""
+    if name == "bitsandbytes":
+        return scheme(_bitsandbytes(q))
+    block = q.get("weight_block_size")
+    if block and "block_scheme" in known:
+        sizes = block if isinstance(block, list) else [block]
+        return replace(scheme(known["block_scheme"]), tile=sizes[0], tile_inputs=sizes[-1])
+    found = scheme(known["scheme"])
+    if "bits" not in known:
+        return found
+    bits = next((q[key] for key in ("bits", "w_bit", "wbits") if q.get(key) is not None), found.value_bits)
+    if bits not in known["bits"] or isinstance(bits, (bool, float)):
+        raise NotKnown(f"{name} of {shown(bits)} bits")
+    if str(q.get("data_type") or "int") != "int":
+        raise NotKnown(f"{name} of data_type {shown(q['data_type'])}")
+    size = next((q[key] for key in ("group_size", "q_group_size") if q.get(key) is not None), found.group)
+    label = found.name if bits == found.value_bits else f"{found.name}_{bits}bit"
+    group = size if size == -1 else whole(size) or found.group
+    return replace(found, name=label, value_bits=bits, group=group, group_bytes=2 + bits / 8)
 
 
 def _bitsandbytes(q: Mapping[str, Any]) -> str:
@@ -154,118 +163,40 @@ def _bitsandbytes(q: Mapping[str, Any]) -> str:
     return "nf4_double" if q.get("bnb_4bit_use_double_quant") else "nf4"
 
 
-def _compressed_tensors(model: Model, q: Mapping[str, Any]) -> Quantization:
-    default, explicit, group = None, [], 0
-    for entry in _tables(q.get("config_groups")):
-        weights = entry.get("weights")
-        if not isinstance(weights, Mapping):
-            continue
-        chosen = _compressed_scheme(model, weights)
-        group = _whole(weights.get("group_size")) or group
-        targets = _strings(entry.get("targets"))
-        if not targets or "Linear" in targets:
-            default = scheme(chosen, group)
+def _exceptions(
+    q: Mapping[str, Any], known: Mapping[str, Any], notes: list[str]
+) -> list[tuple[str, Mapping[str, Any] | None]]:
+    """What the config says of some modules alone: their own bits and group, or None for 16 bit.
+
+    GPTQModel's `dynamic` lists patterns, `-:` in front of what stays as it is; auto-round's
+    `extra_config` lists names, or patterns.
+    """
+    found: list[tuple[str, Mapping[str, Any] | None]] = []
+    key = str(known.get("exceptions", ""))
+    table = q.get(key)
+    if not table:
+        return found
+    if not isinstance(table, Mapping):
+        notes.append(f"quantization_config.{key}: {shown(table)} is no object and is not followed")
+        return found
+    for name, changed in table.items():
+        pattern = str(name)
+        if key == "dynamic":
+            kept, pattern = pattern.startswith("-:"), "re:" + pattern.removeprefix("-:").removeprefix("+:")
         else:
-            explicit += [(target, chosen) for target in targets]
-    ignored = _named((m, "") for m in _strings(q.get("ignore")))
-    parts = PARTS if default else ()
-    return Quantization(
-        "compressed-tensors", model.model_type, default, parts, ignored, _named(explicit), group
-    )
-
-
-def _compressed_scheme(model: Model, weights: Mapping[str, Any]) -> str:
-    bits, kind, strategy = weights.get("num_bits"), weights.get("type"), weights.get("strategy")
-    if bits == 8 and kind == "float":
-        return {"channel": "fp8_channel", "block": "fp8_block"}.get(str(strategy), "fp8_tensor")
-    if bits == 8:
-        return "int8_channel"
-    if bits == 4 and kind == "float":
-        return "nvfp4" if weights.get("group_size", 16) == 16 else "mxfp4"
-    if bits == 4:
-        return "packed_int4"
-    raise BadConfig(
-        f"quantization_config.config_groups: {shown(bits)} bits of type {shown(kind)} in {model.file} "
-        f"are not known; 4 and 8 are"
-    )
-
-
-def _modelopt(model: Model, q: Mapping[str, Any]) -> Quantization:
-    group = _whole(q.get("group_size"))
-    layers = q.get("quantized_layers")
-    explicit = []
-    if isinstance(layers, Mapping):
-        for name, entry in layers.items():
-            algo = entry.get("quant_algo") if isinstance(entry, Mapping) else None
-            explicit.append((str(name), _algorithm(model, algo)))
-    elif str(q.get("quant_algo")) == "MIXED_PRECISION":
-        for entry in _tables(q.get("config_groups")):
-            weights = entry.get("weights")
-            chosen = _compressed_scheme(model, weights if isinstance(weights, Mapping) else {})
-            explicit += [(target, chosen) for target in _strings(entry.get("targets"))]
-    names = _strings(q.get("exclude_modules")) or _strings(q.get("ignore"))
-    ignored = _named((m, "") for m in names)
-    mixed = str(q.get("quant_algo")) == "MIXED_PRECISION"
-    base = method(str(q.get("quant_method"))) if mixed and q.get("quant_method") != "modelopt" else None
-    default = (
-        scheme(base["scheme"]) if base else None if mixed else scheme(_algorithm(model, q.get("quant_algo")))
-    )
-    parts = PARTS if default else ()
-    return Quantization("modelopt", model.model_type, default, parts, ignored, _named(explicit), group)
-
-
-def _algorithm(model: Model, name: object) -> str:
-    found = algorithm(str(name))
-    if found is None:
-        raise BadConfig(
-            f"quant_algo: {shown(name)} in {model.file} is not known; remove it to count 16-bit weights"
-        )
+            bits = changed.get("bits") if isinstance(changed, Mapping) else None
+            kept = isinstance(bits, int) and bits >= 16
+            pattern = pattern if set(pattern).isdisjoint("*[](|\\^$+") else f"re:{pattern}"
+        if not kept and not isinstance(changed, Mapping):
+            notes.append(f"quantization_config.{key}.{shown(name)} is no object and is not followed")
+            continue
+        found.append((pattern, None if kept else changed))
     return found
 
 
-def _named(listed: Iterable[tuple[str, str]]) -> Named:
-    by_layer: dict[int, list[tuple[str, str]]] = {}
-    anywhere = []
-    for name, value in listed:
-        if _ELSEWHERE.match(name):
-            continue
-        at = None if name.startswith("re:") else _LAYER.search(name)
-        if at is None:
-            anywhere.append((name, value))
-        else:
-            by_layer.setdefault(int(at.group(1)), []).append((name[at.start() :].lstrip("."), value))
-    return Named(by_layer, tuple(anywhere))
-
-
-def _module_names(weight: Weight, layer: int, model_type: str) -> list[str]:
-    prefixes = module_names(weight.part, model_type)
-    leaf = weight.name.removeprefix("shared_")
-    names = [f"layers.{layer}.{prefix}.{leaf}" for prefix in prefixes]
-    if leaf == "in_proj_qkvz":
-        names += [f"layers.{layer}.{prefix}.in_proj_qkv" for prefix in prefixes]
-    return names
-
-
-def _fits(pattern: str, name: str) -> bool:
-    """Whether a listed module is the name itself, one above it, or a pattern over it."""
-    if pattern.startswith("re:"):
-        try:
-            return re.match(pattern[3:], f"model.{name}") is not None
-        except re.error:
-            return False
-    if "*" in pattern:
-        return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(f"model.{name}", pattern)
-    return f".{name}.".endswith(f".{pattern}.") or f"{name}.".startswith(f"{pattern}.")
-
-
-def _tables(groups: object) -> list[Mapping[str, Any]]:
-    found = groups.values() if isinstance(groups, Mapping) else ()
-    return [entry for entry in found if isinstance(entry, Mapping)]
-
-
-def _strings(listed: object) -> list[str]:
-    return [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and 0 < value <= 1 << 20 else 0
+def _gguf(model: Model, q: Mapping[str, Any]) -> Quantization:
+    """One ggml type for every matrix, embeddings and head included (what a pure quantisation is)."""
+    found = ggml_scheme(str(q.get("type")))
+    if found is None:
+        raise BadConfig(f"--quantization: {shown(q.get('type'))} is not a ggml type; such as q8_0 or q4_k")
+    return Quantization("gguf", model.model_type, found, PARTS, Named(), Named(), whole=found)

@@ -60,6 +60,11 @@ class TensorList:
         """Stored values of all tensors, as the file counts them."""
         return sum(t.values for t in self.tensors)
 
+    @property
+    def is_gguf(self) -> bool:
+        """Whether they are of a GGUF file, whose types are ggml's."""
+        return "general.architecture" in self.metadata
+
     def bytes_by_dtype(self) -> dict[str, int]:
         """Bytes of each format, the largest first."""
         return _summed(self.tensors, lambda t: t.dtype)
@@ -68,19 +73,9 @@ class TensorList:
         """Bytes of each part of the model (facts/tensor_parts.toml), the largest first."""
         return _summed(self.tensors, self._part())
 
-    def bytes_by_part_and_dtype(self) -> dict[tuple[str, str], int]:
-        """Bytes of each part in each format, the largest first."""
-        part = self._part()
-        return _summed(self.tensors, lambda t: (part(t), t.dtype))
-
-    def values_by_part(self) -> dict[str, int]:
-        """Stored values of each part of the model, the most first."""
-        return _summed(self.tensors, self._part(), lambda t: t.values)
-
-    def in_part(self, part: str) -> tuple[Tensor, ...]:
-        """The tensors of one part, in file order."""
-        of = self._part()
-        return tuple(t for t in self.tensors if of(t) == part)
+    def parameters_by_part(self, packed_bits: int = 4) -> dict[str, int]:
+        """Parameters of each part, the most first: packed words as the values of that width they hold."""
+        return _summed(self.tensors, self._part(), lambda t: _parameters(t, packed_bits))
 
     def _part(self) -> Callable[[Tensor], str]:
         """The part of a tensor, where a layer's name alone does not tell that it is for MTP."""
@@ -104,6 +99,25 @@ def _summed(
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
+def _parameters(tensor: Tensor, packed_bits: int) -> int:
+    """What a stored tensor holds of the model's parameters."""
+    rules = _packing()
+    if tensor.dtype == "F8_E8M0" or rules["beside"].search(tensor.name):
+        return 0
+    word: int | None = store.toml("tensor_parts.toml")["packing"]["word_bits"].get(tensor.dtype)
+    if word and rules["packed"].search(tensor.name):
+        return tensor.values * word // packed_bits
+    if tensor.dtype == "U8" and rules["halves"].search(tensor.name):
+        return tensor.values * 2
+    return tensor.values
+
+
+@functools.cache
+def _packing() -> dict[str, re.Pattern[str]]:
+    table = store.toml("tensor_parts.toml")["packing"]
+    return {name: re.compile(table[name]) for name in ("beside", "packed", "halves")}
+
+
 def part_of(name: str) -> str:
     """The part of the model a tensor of that name belongs to, or `other`."""
     return _part_of(_DIGITS.sub("0", name)) if len(name) <= _LONGEST_NAME else "other"
@@ -121,11 +135,6 @@ def _part_of(name: str) -> str:
 def _rules() -> tuple[tuple[str, re.Pattern[str]], ...]:
     rules = store.toml("tensor_parts.toml")["part"]
     return tuple((rule["name"], re.compile(rule["pattern"])) for rule in rules)
-
-
-def part_names() -> list[str]:
-    """Every part a tensor can belong to."""
-    return [*dict.fromkeys(part for part, _ in _rules()), "other"]
 
 
 def mtp_layers(names: Iterable[str]) -> frozenset[str]:

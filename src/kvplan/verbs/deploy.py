@@ -9,6 +9,7 @@ from typing import Any
 from kvplan.cost import cache
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import Setup
+from kvplan.engines.loaded import as_loaded
 from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput, shown
 from kvplan.facts.accelerators import Accelerator, device_total, find_accelerator
@@ -67,6 +68,8 @@ def deployment(
     `flags`: the engine's own settings, checked, names with underscores. Raises BadInput or UnknownName.
     """
     loaded = given_model(model, dtype, quantization)
+    if dtype == "auto":
+        loaded = as_loaded(loaded, find_engine(engine))
     split = split or Split()
     for name in Split.__slots__:
         whole(f"--{name.replace('_', '-')}", getattr(split, name), 1, MAX_TP)

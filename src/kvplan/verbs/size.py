@@ -117,17 +117,18 @@ def _other(model: Model, leaf: Leaf) -> Any:
 
 
 def weights_part(model: Model) -> dict[str, Any] | None:
-    """The weight files' own bytes beside the formula's; None when only a config was given."""
+    """The weight files' own bytes beside the formula's; None when only a config was given.
+
+    `formula_bytes` is None for a GGUF file, which mixes types as it likes, and for a scheme not known.
+    """
     found = header_bytes(model)
     if found is None or model.tensors is None:
         return None
-    by_formula = int(formula_bytes(model, bare))
-    if "general.architecture" in model.tensors.metadata:  # ggml types mix: compare values at the mean width
-        by_formula = model.parameters * model.tensors.bytes // max(1, model.tensors.values)
+    by_formula = None if model.tensors.is_gguf else formula_bytes(model, bare)
     return {
         "header_bytes": found,
         "formula_bytes": by_formula,
-        "relative_difference": by_formula / found - 1 if found else None,
+        "relative_difference": by_formula / found - 1 if found and by_formula is not None else None,
         "by_dtype": model.tensors.bytes_by_dtype(),
         "by_part": model.tensors.bytes_by_part(),
         "files": list(model.tensors.files),
