@@ -216,6 +216,10 @@ def _latent(keys: Keys, kind: str, table: Table, hidden: int) -> tuple[Attention
     stride = (keys.count("index_stride", [pool]) or 1) if index and pool else 1
     keys.origins["kv_heads"] = _ONE_LATENT
     keys.origins["key_width"] = _together(keys, ("kv_rank", "rope_width") if rope else ("kv_rank",))
+    widths = [name for name in ("nope_width", "rope_width") if name in keys.origins]
+    if widths:  # of one head, were each to keep its own keys and values
+        keys.origins["head_key_width"] = _together(keys, tuple(widths))
+        keys.origins["value_width"] = keys.origins.get("latent_value_width", keys.origins[widths[0]])
     latent = Latent(kv_rank, rope, nope, value, stated("q_rank") or None)
     attended, block = selection(keys, table, sparse=table.get("selects") and keys.count("index_width"))
     found = Attention(
@@ -286,7 +290,8 @@ def _compressed(keys: Keys, table: Table) -> tuple[Attention, tuple[Weight, ...]
     """DeepSeek-V4: one shared vector serves as key and value; a window of them is kept beside
     one compressed slot per `ratio` tokens."""
     heads, width = keys.need("query_heads"), keys.need("head_width")
-    keys.origins |= {"key_width": keys.origins["head_width"], "kv_heads": _ONE_VECTOR}
+    width_source = keys.origins["head_width"]
+    keys.origins |= {"key_width": width_source, "value_width": width_source, "kv_heads": _ONE_VECTOR}
     ratio = int(table.get("ratio", 0))
     if keys.layer_source is not None:
         keys.origins |= {"stride": keys.layer_source, "index_stride": keys.layer_source}
