@@ -179,7 +179,7 @@ def test_nothing_is_asked_for_but_the_model_s_files(server, tmp_path):
 
 def test_a_request_says_who_asks(server):
     fetch_model("owner/name")
-    assert all(headers["user-agent"].startswith("kvplan/") for _, headers in server.asked)
+    assert all(headers["user-agent"].startswith("kvplan; hf_hub/") for _, headers in server.asked)
     assert not any("authorization" in headers for _, headers in server.asked)
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import kvplan
 from kvplan.errors import BadInput, KvplanError, UnknownName, Unreachable, shown
 from kvplan.model.hub_token import Token, find_token
 from kvplan.units import bytes_text
@@ -107,7 +106,7 @@ class Repository:
     def _headers(self) -> dict[str, str]:
         """Who asks: kvplan, and the user's token where there is one."""
         self.token = find_token(self.hub.constants)
-        agent = {"user-agent": f"kvplan/{kvplan.__version__}; hf_hub/{self.hub.__version__}"}
+        agent = {"user-agent": f"kvplan; hf_hub/{self.hub.__version__}"}
         return {**agent, "authorization": f"Bearer {self.token.text}"} if self.token else agent
 
     def _answer(self, url: str, headers: dict[str, str]) -> Any:
