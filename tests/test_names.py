@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from kvplan.errors import BadInput, UnknownName
+import pytest
+from huggingface_hub import constants
+
+from kvplan.errors import BadInput, UnknownName, Unreachable
 from kvplan.facts import store
 from kvplan.facts.accelerators import accelerators, find_accelerator
 from kvplan.facts.catalogue import entries, find_model
+from kvplan.model.locate import load_model
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda e: e.id)
@@ -114,3 +118,12 @@ def test_an_alias_holds_with_the_owner_of_its_model() -> None:
     found = find_model("meta-llama/Meta-Llama-3-8B")
     assert found is not None
     assert found.id == "meta-llama/Meta-Llama-3-8B-Instruct"
+
+
+def test_another_owners_model_that_cannot_be_fetched_is_refused_with_the_built_in_ones_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(Unreachable, match="built in under that name is deepseek-ai/DeepSeek-V3"):
+        load_model("evilorg/deepseek-v3")

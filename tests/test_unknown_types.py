@@ -13,6 +13,8 @@ from test_config_fuzz import VALUES, answered
 
 WINDOW = {"sliding_window": 1024}
 MAMBA = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2}
+DELTA = {"full_attn_layers": [4, 8], "num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}
+LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 ALTERNATING = ["mamba", "attention"] * 16
 
 
@@ -42,6 +44,8 @@ APPLIED: list[tuple[dict[str, Any], dict[str, int]]] = [
     ({**MAMBA, "layer_types": ALTERNATING}, {"full": 16, "recurrent": 16}),
     ({"use_cla": True, "cla_share_factor": 2}, {"full": 16, "shared": 16}),
     ({"num_kv_shared_layers": 8}, {"full": 24, "shared": 8}),
+    ({"linear_attn_config": DELTA}, {"full": 2, "recurrent": 30}),
+    ({"linear_attn_config": DELTA, **LATENT}, {"latent": 2, "recurrent": 30}),
 ]
 
 
@@ -104,9 +108,9 @@ def test_multi_query_without_kv_heads_is_one_head(brandnew: dict[str, Any]) -> N
     assert model.layers[0].attentions[0].kv_heads == 1
 
 
-@pytest.mark.parametrize("latent", [{}, {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128}])
+@pytest.mark.parametrize("latent", [{}, LATENT], ids=["grouped", "latent"])
 def test_an_indexer_keeps_its_keys_on_every_layer(brandnew: dict[str, Any], latent: dict[str, Any]) -> None:
-    index = {"index_head_dim": 128, "index_n_heads": 4, "index_topk": 2048, "qk_nope_head_dim": 128}
+    index = {"index_head_dim": 128, "index_n_heads": 4, "index_topk": 2048}
     model = read_config({**brandnew, **latent, **index}, "config.json")
     assert {layer.attentions[0].index_width for layer in model.layers} == {128}
     assert "index_head_dim" in model.notes[0]

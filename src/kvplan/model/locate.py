@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kvplan.errors import BadConfig, BadInput, UnknownName, did_you_mean, shown
+from kvplan.errors import BadConfig, BadInput, UnknownName, Unreachable, did_you_mean, shown
 from kvplan.facts.catalogue import Entry, entries, find_model
 from kvplan.figure import Source, Trust
 from kvplan.model import gguf_model
@@ -43,8 +43,19 @@ def load_model(name: str | os.PathLike[str] | dict[str, Any]) -> Model:
     if entry is not None:
         return load_entry(entry)
     if is_repo_id(text) and not text.endswith(_FILES) and not text.startswith("."):
-        return load_published(text)
+        return _published_or_near(text)
     raise _not_found(text)
+
+
+def _published_or_near(text: str) -> Model:
+    """A model of the Hub; where that fails, the error also names a built-in one of the same name."""
+    try:
+        return load_published(text)
+    except (UnknownName, Unreachable) as error:
+        near = find_model(text.partition("@")[0].rpartition("/")[2])
+        if near is None:
+            raise
+        raise type(error)(f"{error}; built in under that name is {near.id}") from None
 
 
 def _exists(path: Path) -> bool:
