@@ -139,6 +139,13 @@ def test_the_expected_experts_stay_between_one_tokens_and_all() -> None:
     assert expected[-1] == pytest.approx(always + 128 * one)
 
 
+def test_pipeline_stages_share_the_work_of_a_rank() -> None:
+    one, two = (latency("llama-3.1-8b", pp=pp, batch=4) for pp in (1, 2))
+    for phase in ("prefill", "decode"):
+        for key in ("flops", "bytes_read"):
+            assert two[phase][key] == one[phase][key] // 2
+
+
 def test_llama_4_attends_within_its_chunks() -> None:
     name = "meta-llama/Llama-4-Scout-17B-16E-Instruct"
     model = load_model(name)

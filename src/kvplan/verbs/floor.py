@@ -109,7 +109,7 @@ def latency_part(
 def _bound(d: Deployment, w: Work, rates: Rates) -> dict[str, Any]:
     compute = rates.compute_seconds(w.flops, w.matmul_flops, w.attention_flops)
     memory = roofline.memory_seconds(w.bytes_read, rates.bytes_per_second)
-    expected = w.expected_weights / d.tp + value_of(w.cache_bytes)
+    expected = w.expected_weights / _ranks(d, bare) + value_of(w.cache_bytes)
     return {
         "lower_bound_seconds": roofline.lower_bound_seconds(compute, memory),
         "low_seconds": None,
@@ -172,11 +172,21 @@ def _decode(d: Deployment, context: Any, sequences: Any, leaf: Leaf) -> Work:
     return _on_rank(d, matrices, attention, held, value_of(sequences), leaf)
 
 
+def _stages(d: Deployment, leaf: Leaf) -> Any:
+    return leaf("pp", d.setup.pp, "stage", Source(Trust.STATED, f"--pp {d.setup.pp}"))
+
+
+def _ranks(d: Deployment, leaf: Leaf) -> Any:
+    """Ranks that share the layers' work; stages may all be busy with other sequences at once."""
+    tp = leaf("tp", d.tp, "rank", d.stored.tp_source)
+    return named("ranks", "rank", tp * _stages(d, leaf)) if d.setup.pp > 1 else tp
+
+
 def _on_rank(d: Deployment, matrices: Any, attention: Any, moved: Any, tokens: int, leaf: Leaf) -> Work:
-    ranks = leaf("tp", d.tp, "rank", d.stored.tp_source)
+    ranks = _ranks(d, leaf)
     whole = named("matmul_flops", "FLOP", matrices) + named("attention_flops", "FLOP", attention)
     weights = named("weight_bytes_read", "B", work.weight_bytes_read(d.model, leaf))
-    held = named("cache_bytes", "B", moved)
+    held = named("cache_bytes", "B", moved // _stages(d, leaf) if d.setup.pp > 1 else moved)
     return Work(
         matmul_flops=named("matmul_flops_on_rank", "FLOP", matrices // ranks),
         attention_flops=named("attention_flops_on_rank", "FLOP", attention // ranks),
@@ -196,7 +206,7 @@ def compute_bound_batch(d: Deployment, context: Any, leaf: Leaf) -> Any:
     each = value_of(seconds) * value_of(rates.bytes_per_second) - value_of(one.cache_bytes)
 
     def bound(batch: int) -> bool:
-        return bool(batch * each > work.expected_weight_bytes_read(d.model, batch, bare) / d.tp)
+        return bool(batch * each > work.expected_weight_bytes_read(d.model, batch, bare) / _ranks(d, bare))
 
     first = roofline.first_compute_bound(bound) if each > 0 else None
     if first is None:
@@ -204,9 +214,7 @@ def compute_bound_batch(d: Deployment, context: Any, leaf: Leaf) -> Any:
     tried = leaf(
         "batch_tried", first, "sequence", Source(Trust.STATED, "the first batch that computes for longer")
     )
-    weights = work.expected_weight_bytes_read(d.model, tried, leaf) / leaf(
-        "tp", d.tp, "rank", d.stored.tp_source
-    )
+    weights = work.expected_weight_bytes_read(d.model, tried, leaf) / _ranks(d, leaf)
     weights = named("expected_weight_bytes_on_rank", "B", weights)
     return roofline.compute_bound_batch(weights, one.cache_bytes, seconds, rates.bytes_per_second)
 
