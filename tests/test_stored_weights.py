@@ -207,6 +207,15 @@ def test_float32_is_loaded_as_the_engine_loads_it(tmp_path: Path, engine: str, w
     assert kvplan.size(asked.model)["model"]["weight_bytes"] == 4 * values
 
 
+@pytest.mark.parametrize(("engine", "per_group"), [("vllm", 4), ("sglang", 1.015625)])
+def test_vllm_unpacks_doubly_quantised_constants(
+    llama8b: dict[str, Any], engine: str, per_group: float
+) -> None:
+    asked = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}
+    d = deployment({**llama8b, "quantization_config": asked}, gpu="h100", engine=engine, flags={})
+    assert kvplan.size(d.model)["model"]["weight_bytes"] == by_hand(4, per_group, 64)
+
+
 def test_a_tied_head_that_the_file_stores_again_is_not_loaded(tmp_path: Path) -> None:
     config = {**TINY, "tie_word_embeddings": True}
     held = folder(tmp_path, config)

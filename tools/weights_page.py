@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from logged_weights import OTHER_CHECKPOINT, REASONS, compare  # noqa: E402
+from logged_weights import REASONS, REMARKS, compare  # noqa: E402
 
 PAGE = ROOT / "docs" / "weights.md"
 
@@ -28,7 +28,10 @@ def page() -> str:
         "padding and the CUDA allocator's rounding (`engines/loaded.py`). Made by `tools/weights_page.py`;",
         "a test keeps it fresh.",
         "",
-        f"{agree} of {count} records of built-in models agree within 2 %; median error {median:.2%}.",
+        "A record counts when it states its weights and its config is built in; none of those is left out.",
+        "Quantisation is the record's own word, or what a published log of that checkpoint prints.",
+        "",
+        f"{agree} of {count} records ({agree / count:.1%}) agree within 2 %; median error {median:.2%}.",
         "",
         "| record | model | ranks | quantisation | version | logged GiB | predicted GiB | error |",
         "|---|---|---|---|---|---|---|---|",
@@ -47,8 +50,8 @@ def page() -> str:
         lines.append(f"| {' | '.join(str(cell) for cell in [*cells, *figures])} |")
     lines += ["", "## Misses", ""]
     lines += [f"- {name}: {why}." for name, why in REASONS.items()]
-    lines += ["", "## Left out", "", "Records of another checkpoint than any built-in model:", ""]
-    lines += [f"- {name}: {why}." for name, why in OTHER_CHECKPOINT.items()]
+    lines += ["", "## Agreements with a remark", ""]
+    lines += [f"- {name}: {why}." for name, why in REMARKS.items()]
     return "\n".join(lines) + "\n"
 
 

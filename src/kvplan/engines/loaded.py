@@ -57,15 +57,25 @@ def _not_known(model: Model) -> BadInput:
 
 
 def as_loaded(model: Model, engine: str) -> Model:
-    """The model as an engine loads it with `--dtype auto`: some load float32 in 16 bit.
+    """The model as an engine loads it with `--dtype auto`: some change what is stored on the way.
 
-    Files' own bytes then no longer count: they are of the wider values.
+    Files' own bytes then no longer count: float32 becomes 16 bit, constants quantised twice float32.
     """
-    rule = store.toml("loading.toml")["float32"].get(engine)
-    if rule is None or quantization_of(model) is not None or not stored_in_float32(model):
+    table = store.toml("loading.toml")
+    q = quantization_of(model)
+    if q is None and stored_in_float32(model):
+        rule = table["float32"].get(engine)
+        note = f"{engine} loads float32 weights in 16 bit ({{}}); --dtype float32 keeps them"
+        changed = {"dtype": rule["loads"]} if rule else {}
+    elif q is not None and q.default is not None and q.default.name == "nf4_double":
+        rule = table["double_quantised"].get(engine)
+        note = f"{engine} unpacks bitsandbytes' doubly quantised constants to float32 ({{}})"
+        changed = {"quantization": {**(model.quantization or {}), "bnb_4bit_use_double_quant": False}}
+    else:
         return model
-    note = f"{engine} loads float32 weights in 16 bit ({rule['source']}); --dtype float32 keeps them"
-    return replace(model, dtype=rule["loads"], tensors=None, notes=(*model.notes, note))
+    if rule is None:
+        return model
+    return replace(model, tensors=None, notes=(*model.notes, note.format(rule["source"])), **changed)
 
 
 def stored_in_float32(model: Model) -> bool:
