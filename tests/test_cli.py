@@ -91,7 +91,7 @@ BAD_WORDS = [
     (("plan", "llama-3.1-8b", "--gpu", "h100", "--gpu-memory-utilization", "1.7"), "1.7 is not a share"),
     (("plan", "llama-3.1-8b", "--gpu", "h100", "--gpu-memory-utilization", "nan"), "not a share"),
     (("plan", "llama-3.1-8b", "--gpu", "h100", "--max-model-len", "0"), "--max-model-len: 0"),
-    (("plan", "state-spaces/mamba-2.8b-hf", "--gpu", "h100"), "--max-model-len"),
+    (("plan", "state-spaces/mamba-2.8b-hf", "--gpu", "h100", "--engine", "sglang"), "--context-length"),
     (("frobnicate",), "frobnicate"),
 ]  # fmt: skip
 

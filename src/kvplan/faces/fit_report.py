@@ -54,6 +54,7 @@ def fit(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     ]
     lines(out, rows)
     _groups(out, capacity["groups"])
+    _placement(out, answer.get("placement", []))
     _ways(out, answer["ways_back"])
     if "against" in answer:
         _against(out, engine, answer["against"])
@@ -87,6 +88,20 @@ def _groups(out: Console, groups: list[dict[str, Any]]) -> None:
         if group.get("blocks_per_request") is not None:
             remarks.append(f"{count_text(group['blocks_per_request'])} blocks a longest request")
         rows.append((what, bytes_text(sum(held)) if held else "", ", ".join(remarks)))
+    lines(out, rows)
+
+
+def _placement(out: Console, placed: list[dict[str, Any]]) -> None:
+    if not placed:
+        return
+    out.print()
+    out.print(Text("placement", style="bold"))
+    rows: list[Row] = []
+    for p in placed:
+        held = p["weight_bytes"] + p["cache_bytes"] + p["output_bytes"]
+        buffer = f"{bytes_text(p['compute_low_bytes'])} to {bytes_text(p['compute_high_bytes'])}"
+        cache = f"cache {bytes_text(p['cache_bytes'])}, compute buffer {buffer}"
+        rows.append((f"  {p['device']}, {count_text(p['layers'])} layers", bytes_text(held), cache))
     lines(out, rows)
 
 

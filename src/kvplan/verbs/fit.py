@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from kvplan.engines.budget import memory_of
+from kvplan.engines.context_budget import placed_on
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import CacheGroup, Capacity
+from kvplan.engines.llama_cpp_placement import Placed
 from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
 from kvplan.errors import BadInput
 from kvplan.facts.engine_versions import find_engine
@@ -132,15 +134,22 @@ def fit_part(d: Deployment, batch: int | None, leaf: Leaf, length: int | None = 
     """The contract's `fit` document of a deployment; `batch` sequences of `length`, else of the longest."""
     memory = memory_of(d, leaf)
     capacity = capacity_of(d, memory["kv_pool_bytes"], leaf)
+    started = fits(d, memory, capacity)
+    if started is False and d.setup.engine in CONTEXT_DECIDES:
+        capacity = replace(
+            capacity, estimated_max_model_len=None
+        )  # of the caches alone; nothing fits as it is
     notes = [*d.model.notes, *capacity.notes, *_occupied(d, memory), *_stands_in(d)]
+    placed = {"placement": [placed_row(p) for p in placed_on(d)]} if d.setup.engine == "llama.cpp" else {}
     return {
         "engine": {"name": d.setup.engine, "version": d.setup.version, "settings": settings_of(d, capacity)},
         "memory": memory,
         "capacity": {
-            "fits": fits(d, memory, capacity) and _enough(d, capacity, batch, length),
+            "fits": started and _enough(d, capacity, batch, length),
             **{name: getattr(capacity, name) for name in FIGURES},
             "groups": [group_row(group) for group in capacity.groups],
         },
+        **placed,
         "notes": notes,
     }
 
@@ -205,6 +214,19 @@ def group_row(group: CacheGroup) -> dict[str, Any]:
     """One entry of the contract's `groups`: only what the engine has."""
     row = {key: value for key, value in asdict(group).items() if value is not None}
     return {"name": row["kind"], **row} if "cells" in row else row
+
+
+def placed_row(placed: Placed) -> dict[str, Any]:
+    """What one device, or the host, holds under llama.cpp; the compute buffer between two bounds."""
+    return {
+        "device": placed.device,
+        "layers": placed.layers,
+        "weight_bytes": placed.weight_bytes,
+        "cache_bytes": placed.cache_bytes,
+        "compute_low_bytes": placed.compute.low,
+        "compute_high_bytes": placed.compute.high,
+        "output_bytes": placed.output_bytes,
+    }
 
 
 def pool_of(d: Deployment) -> int | None:

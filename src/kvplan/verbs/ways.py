@@ -9,7 +9,9 @@ from typing import Any
 
 from kvplan.cost import cache
 from kvplan.engines.budget import memory_of
+from kvplan.engines.context_budget import free_bytes
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.llama_cpp_placement import largest_offload
 from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
 from kvplan.errors import KvplanError
 from kvplan.figure import bare
@@ -46,7 +48,8 @@ def ways_back(d: Deployment, batch: int) -> list[dict[str, Any]]:
 
     A row: `change` (flag and value, empty where no value is enough), `fits`, `note`.
     """
-    return [row for kind in (_shorter, _share, _narrower, _more_ranks) for row in kind(d, batch)]
+    kinds = (_shorter, _share, _narrower, _on_host, _more_ranks)
+    return [row for kind in kinds for row in kind(d, batch)]
 
 
 def _row(name: str, value: Any, note: str) -> dict[str, Any]:
@@ -96,12 +99,30 @@ def _share(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
 
 
 def _narrower(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+    if d.setup.engine == "llama.cpp":
+        ok = _tried(batch, partial(with_flags, d, cache_type_k="q8_0", cache_type_v="q8_0"))
+        yield _row(
+            "--cache-type-k/v", "q8_0" if ok else None, "nearly half the bytes" if ok else "not enough alone"
+        )
+        return
     if d.stored.format.bits <= 8 or d.setup.engine in CONTEXT_DECIDES:
         return
     ok = _tried(batch, partial(with_kv_cache_dtype, d, "fp8"))
     yield _row(
         "--kv-cache-dtype", "fp8" if ok else None, "half the cache's bytes" if ok else "not enough alone"
     )
+
+
+def _on_host(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+    """llama.cpp: layers, or experts, that stay in host memory, with a margin left on every device."""
+    if batch > 1 or d.setup.engine != "llama.cpp" or d.memory_bytes is None or d.setup.platform == "cpu":
+        return
+    free = [free_bytes(d)] * (d.setup.tp * d.setup.pp)
+    found = largest_offload(d.model, d.setup, free)
+    what = "layers whose experts stay on the host" if found.flag == "n_cpu_moe" else "layers on the devices"
+    best = "" if found.at_best == found.surely else f"; {found.at_best} with luck, the buffer at its least"
+    note = f"{what}{best}" if found.surely is not None else "not with any number of layers"
+    yield _row(f"--{found.flag.replace('_', '-')}", found.surely, note)
 
 
 def _more_ranks(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
