@@ -84,7 +84,9 @@ def test_without_files_a_scheme_that_is_not_known_leaves_the_weights_unknown(lla
     assert answer["model"]["weight_bytes"] is None
     assert answer["kv"]["bytes_per_token"] == 131072
     for verb in (kvplan.fit, kvplan.plan):
-        with pytest.raises(kvplan.KvplanError, match=r"stored as 'quark' .* give --weights-memory") as raised:
+        with pytest.raises(
+            kvplan.KvplanError, match=r"stored as 'quark' .* give kvplan fit --weights-memory"
+        ) as raised:
             verb(config, gpu="h100")
         assert "\n" not in str(raised.value)
     memory = kvplan.fit(config, gpu="h100", weights_memory="8GiB")["memory"]
@@ -148,6 +150,18 @@ KEPT = [
         1,
     ),
 ]
+
+
+def test_float32_beside_quantised_matrices_is_loaded_in_16_bit_too(llama8b: dict[str, Any]) -> None:
+    d = deployment({**llama8b, "torch_dtype": "float32"}, gpu="h100", quantization="fp8", flags={})
+    assert kvplan.size(d.model)["model"]["weight_bytes"] == weight_bytes(llama8b, quant_method="fp8")
+
+
+def test_more_names_than_a_config_has_are_not_all_followed(llama8b: dict[str, Any]) -> None:
+    listed = [f"re:x{n}.*" for n in range(5000)]
+    began = time.perf_counter()
+    assert "2,048 of 5,000 patterns" in notes(llama8b, quant_method="fp8", ignored_layers=listed)
+    assert time.perf_counter() - began < 20
 
 
 @pytest.mark.parametrize(("method", "key", "listed", "layers"), KEPT)

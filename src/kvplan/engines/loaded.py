@@ -51,8 +51,8 @@ def _not_known(model: Model) -> BadInput:
     q = quantization_of(model)
     stored = q.unknown if q else "they are"
     return BadInput(
-        f"--weights-memory: the bytes of weights stored as {stored} in {model.file} are not known; "
-        f"give --weights-memory, or a folder or repository with the weight files"
+        f"quantization_config: the bytes of weights stored as {stored} in {model.file} are not known; "
+        f"give kvplan fit --weights-memory, or a folder or repository with the weight files"
     )
 
 
@@ -62,20 +62,17 @@ def as_loaded(model: Model, engine: str) -> Model:
     Files' own bytes then no longer count: float32 becomes 16 bit, constants quantised twice float32.
     """
     table = store.toml("loading.toml")
-    q = quantization_of(model)
-    if q is None and stored_in_float32(model):
-        rule = table["float32"].get(engine)
-        note = f"{engine} loads float32 weights in 16 bit ({{}}); --dtype float32 keeps them"
-        changed = {"dtype": rule["loads"]} if rule else {}
-    elif q is not None and q.default is not None and q.default.name == "nf4_double":
-        rule = table["double_quantised"].get(engine)
-        note = f"{engine} unpacks bitsandbytes' doubly quantised constants to float32 ({{}})"
-        changed = {"quantization": {**(model.quantization or {}), "bnb_4bit_use_double_quant": False}}
-    else:
-        return model
-    if rule is None:
-        return model
-    return replace(model, tensors=None, notes=(*model.notes, note.format(rule["source"])), **changed)
+    rule = table["float32"].get(engine)
+    if rule and stored_in_float32(model):
+        note = f"{engine} loads float32 weights in 16 bit ({rule['source']}); --dtype float32 keeps them"
+        files = model.tensors if quantization_of(model) else None
+        model = replace(model, dtype=rule["loads"], tensors=files, notes=(*model.notes, note))
+    rule, q = table["double_quantised"].get(engine), quantization_of(model)
+    if rule and q and q.default and q.default.name == "nf4_double":
+        note = f"{engine} unpacks bitsandbytes' doubly quantised constants to float32 ({rule['source']})"
+        once = {**(model.quantization or {}), "bnb_4bit_use_double_quant": False}
+        model = replace(model, quantization=once, tensors=None, notes=(*model.notes, note))
+    return model
 
 
 def stored_in_float32(model: Model) -> bool:

@@ -88,7 +88,7 @@ class Pattern:
         return found
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=4096)
 def understand(text: str) -> Pattern:
     """The pattern of a regular expression's text; raises NotUnderstood, saying why."""
     if len(text) > MOST_CHARACTERS:

@@ -16,6 +16,7 @@ from kvplan.model.pattern import NotUnderstood, understand
 PARTS = ("attention", "state", "indexer", "feed_forward", "expert", "shared_expert")
 _NEVER = ("conv1d", "conv", "A_log", "A_D_dt", "A_dt", "x_proj", "dt_proj", "D")
 _ELSEWHERE = re.compile(r"(?:model\.)?(?:visual|vision|audio|mtp|multi_modal|embed_vision|mm_projector)")
+_MOST_PATTERNS = 2048  # of those that are tried on every layer; published configs list a few
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?=[.*]|$)")
 T = TypeVar("T")
 
@@ -114,7 +115,9 @@ def listed(entries: Iterable[tuple[str, T]], notes: list[str], *, within: bool =
             anywhere.append((name, value))
         else:
             by_layer.setdefault(int(at.group(1)), []).append((name[at.start() :].lstrip("."), value))
-    return Named(by_layer, tuple(anywhere), within)
+    if len(anywhere) > _MOST_PATTERNS:
+        notes.append(f"quantization_config: {_MOST_PATTERNS:,} of {len(anywhere):,} patterns are followed")
+    return Named(by_layer, tuple(anywhere[:_MOST_PATTERNS]), within)
 
 
 def _module_names(weight: Weight, layer: int, model_type: str) -> list[str]:
