@@ -93,6 +93,15 @@ def test_without_files_a_scheme_that_is_not_known_leaves_the_weights_unknown(lla
     assert memory["weight_bytes"] == 8 * 2**30
 
 
+def test_weights_that_are_not_known_do_not_hide_what_a_given_pool_holds(llama8b: dict[str, Any]) -> None:
+    config = {**llama8b, "quantization_config": {"quant_method": "quark"}}
+    answer = kvplan.fit(config, kv_cache_memory_bytes="1GiB")
+    assert answer["memory"]["weight_bytes"] is None
+    assert answer["capacity"]["kv_tokens"] == 2**30 // 131072
+    with pytest.raises(kvplan.KvplanError, match=r"give the \.gguf file"):
+        kvplan.fit(config, engine="llama.cpp", gpu="h100")
+
+
 @pytest.mark.parametrize("name", ["AWQ", "gptq", "gptq_marlin", "marlin", "intel/auto-round", "auto_round"])
 def test_other_names_of_a_method_are_the_method(llama8b: dict[str, Any], name: str) -> None:
     kind = "awq" if name == "AWQ" else "gptq"

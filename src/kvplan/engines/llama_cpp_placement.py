@@ -187,10 +187,18 @@ def layer_cache_bytes(model: Model, ctx: Context) -> dict[int, int]:
 
 
 def weights_of(model: Model) -> Weights:
-    """Bytes of the weights by place: a GGUF file's own tensors, else the shapes at the model's formats."""
-    if model.tensors is not None and "general.architecture" in model.tensors.metadata:
+    """Bytes of the weights by place: a GGUF file's own tensors, else the shapes at the model's formats.
+
+    Raises BadInput where the model's scheme is not known, and with it what a GGUF of it would hold.
+    """
+    if model.tensors is not None and model.tensors.is_gguf:
         return _file_weights(model)
     q = quantization_of(model)
+    if q is not None and q.unknown:
+        raise BadInput(
+            f"quantization_config: what a GGUF file of weights stored as {q.unknown} in {model.file} holds "
+            f"is not known; give the .gguf file"
+        )
     layers, experts = [], []
     for i, layer in enumerate(model.layers):
         layers.append(sum(_bytes(model, w, q, i) for w in layer.weights if w.part != "expert"))

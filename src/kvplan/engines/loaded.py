@@ -47,7 +47,14 @@ def weights_on_rank(model: Model, split: Split, leaf: Leaf, arch: str | None = N
     return loaded_weight_bytes(decoder, towers, _rotary(model, leaf), slack)
 
 
+def are_known(model: Model) -> bool:
+    """Whether the bytes of the weights are: from files, or by a scheme whose layout is known."""
+    q = quantization_of(model)
+    return model.tensors is not None or q is None or not q.unknown
+
+
 def _not_known(model: Model) -> BadInput:
+    """The error for weights whose bytes nothing says."""
     q = quantization_of(model)
     stored = q.unknown if q else "they are"
     return BadInput(

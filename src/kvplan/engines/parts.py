@@ -7,7 +7,7 @@ from typing import Any
 
 from kvplan.cost.weights import Split
 from kvplan.engines.deployment import Deployment
-from kvplan.engines.loaded import weights_on_rank
+from kvplan.engines.loaded import are_known, weights_on_rank
 from kvplan.facts import store
 from kvplan.facts.engine_versions import entry_for
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, value_of
@@ -74,7 +74,8 @@ def memory_table(
 def given_pool(d: Deployment, pool: Any, leaf: Leaf) -> dict[str, Any]:
     """The table where no accelerator decides: its figures are None."""
     table: dict[str, Any] = dict.fromkeys(("accelerator_bytes", "budget_bytes"))
-    table["weight_bytes"] = fullest_weights(d, leaf)
+    known = "weight_bytes" in d.measured or are_known(d.model)
+    table["weight_bytes"] = fullest_weights(d, leaf) if known else None
     table |= dict.fromkeys(PARTS) | dict.fromkeys(_POOLS, pool)
     return table | {"headroom_bytes": None}
 

@@ -61,7 +61,9 @@ def fit(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
 
 
 def _given_pool(memory: dict[str, Any]) -> list[Row]:
-    rows: list[Row] = [("weights", bytes_text(memory["weight_bytes"]), "as loaded on one rank")]
+    weights = memory["weight_bytes"]
+    found = "not known" if weights is None else bytes_text(weights)
+    rows: list[Row] = [("weights", found, "as loaded on one rank")]
     if memory["kv_pool_bytes"] is not None:
         rows.append(("KV cache", bytes_text(memory["kv_pool_bytes"]), "given"))
     return rows
