@@ -72,6 +72,28 @@ def test_measured_figures_stand_in_place_of_predicted_ones() -> None:
     assert "measured" in text
 
 
+def test_room_for_adapters_is_taken_while_loading() -> None:
+    plain = kvplan.fit("llama-2-7b", gpu="l4", max_model_len=2048)["memory"]
+    room = kvplan.fit(
+        "llama-2-7b", gpu="l4", max_model_len=2048, enable_lora=True, max_loras=5, max_lora_rank=64
+    )["memory"]
+    a_layer = 4 * (4096 + 4096) + 3 * (4096 + 11008)
+    assert room["weight_bytes"] - plain["weight_bytes"] == 5 * 64 * 2 * 32 * a_layer
+
+
+def test_experts_stay_whole_and_are_dealt_over_expert_parallel_ranks() -> None:
+    alone, dealt = (
+        kvplan.fit("qwen3-30b-a3b", gpu="h200", max_model_len=2048, **ranks)["memory"]["weight_bytes"]
+        for ranks in ({}, {"dp": 8, "ep": 8})
+    )
+    experts = 48 * 128 * 3 * 768 * 2048 * 2
+    assert alone - dealt == experts - experts // 8
+    flag = kvplan.fit(
+        command="vllm serve qwen3-30b-a3b -dp 8 --enable-expert-parallel", gpu="h200", max_model_len=2048
+    )
+    assert flag["memory"]["weight_bytes"] == dealt
+
+
 def test_a_batch_must_fit_as_well() -> None:
     assert kvplan.fit(LLAMA, gpu="h100", max_model_len=8192, batch=50)["capacity"]["fits"]
     assert kvplan.fit(LLAMA, gpu="h100", max_model_len=8192, batch=60)["capacity"]["fits"] is False

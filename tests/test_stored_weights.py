@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -17,7 +18,7 @@ from kvplan.engines.loaded import weights_on_rank
 from kvplan.figure import bare
 from kvplan.verbs.deploy import deployment
 from kvplan.verbs.given import given_model
-from test_model_files import TINY, folder, tensors
+from test_model_files import TINY, folder, tensors, write_gguf
 
 LAYERS = 32
 MATRICES = [
@@ -267,6 +268,47 @@ def test_a_file_without_tensors_is_noted(tmp_path: Path) -> None:
     answer = kvplan.size(tmp_path)
     assert answer["model"]["weight_bytes"] == kvplan.size(TINY)["model"]["weight_bytes"]
     assert "model.safetensors holds no tensors" in answer["notes"][0]
+
+
+def test_a_gguf_file_keeps_its_types_unless_another_quantisation_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "A.GGUF"
+    held = write_gguf(path, gguf.GGMLQuantizationType.Q8_0)
+    assert kvplan.size(tmp_path)["model"]["weight_bytes"] == held
+    asked = kvplan.size(path, dtype="float32")
+    assert asked["model"]["weight_bytes"] == held
+    assert "keeps its own types" in asked["notes"][0]
+    plain = kvplan.size(path, quantization="none")["model"]
+    assert plain["weight_bytes"] == 2 * plain["parameters"]
+    narrow = kvplan.size(path, quantization="q4_0")["model"]["weight_bytes"]
+    assert narrow < 0.7 * held
+    assert kvplan.plan(path, gpu="h100", quantization="q4_0")["size"]["model"]["weight_bytes"] == narrow
+
+
+def test_a_gguf_file_of_floats_takes_the_dtype_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, gguf.GGMLQuantizationType.F16)
+    found = kvplan.size(path, dtype="float32")["model"]
+    assert found["weight_bytes"] == 4 * found["parameters"]
+
+
+def test_a_gguf_file_without_tensors_is_noted(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "bare.gguf", "llama")
+    for add, value in {
+        "block_count": 2,
+        "context_length": 64,
+        "embedding_length": 64,
+        "vocab_size": 8,
+    }.items():
+        getattr(writer, f"add_{add}")(value)
+    writer.add_feed_forward_length(128)
+    writer.add_head_count(4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    answer = kvplan.size(tmp_path / "bare.gguf")
+    assert answer["model"]["weight_bytes"] > 0
+    assert "bare.gguf holds no tensors" in answer["notes"][0]
 
 
 def test_a_folder_may_be_called_like_a_file(tmp_path: Path) -> None:

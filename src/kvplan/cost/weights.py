@@ -37,12 +37,16 @@ def stored_bytes(values: Number, value_bits: Number, scale_bytes: Number) -> Num
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How the weights are divided: tensor- and pipeline-parallel sizes, and which stage this rank is."""
+    """How the weights are divided: tensor- and pipeline-parallel sizes, and which stage this rank is.
+
+    `ep` > 1: experts stay whole and are dealt over so many ranks.
+    """
 
     tp: int = 1
     pp: int = 1
     stage: int = 0
     pads: bool = True
+    ep: int = 1
 
 
 def dtype_of(model: Model) -> Format:
@@ -108,12 +112,17 @@ def _add(
 ) -> None:
     outputs, inputs = rank_shape(weight, layer, split)
     slot = sums.setdefault(scheme, [0, 0])
-    copies = count * weight.copies
+    copies = count * rank_copies(weight, split)
     slot[0] += copies * outputs * inputs
     if scheme is not None:
         slot[1] += copies * scheme.scale_bytes(outputs, inputs)
     if weight.bias:
         sums[None][0] += copies * outputs
+
+
+def rank_copies(weight: Weight, split: Split) -> int:
+    """How many of a matrix's copies one rank holds: all, or its share of whole experts (the fullest's)."""
+    return -(-weight.copies // split.ep) if weight.part == "expert" else weight.copies
 
 
 def rank_shape(weight: Weight, layer: Layer | None, split: Split) -> tuple[int, int]:
@@ -122,7 +131,7 @@ def rank_shape(weight: Weight, layer: Layer | None, split: Split) -> tuple[int, 
     if weight.split == "vocab" and split.pads and tp:
         padded = -(-outputs // VOCAB_PADDING) * VOCAB_PADDING
         return -(-padded // tp), inputs
-    if tp == 1:
+    if tp == 1 or (weight.part == "expert" and split.ep > 1):
         return outputs, inputs
     if weight.split in ("column", "expert") and not weight.name.startswith("down"):
         return -(-outputs // tp), inputs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvplan.cost.weights import Split, dtype_of, rank_shape, stage_layers, weight_bytes
+from kvplan.cost.weights import Split, dtype_of, rank_copies, rank_shape, stage_layers, weight_bytes
 from kvplan.errors import BadInput
 from kvplan.facts import store
 from kvplan.facts.schemes import Scheme
@@ -142,7 +142,10 @@ def with_kernel_padding(model: Model, split: Split, arch: str | None) -> Model:
         return model
     rule = store.toml("loading.toml")["padding"]["mxfp4"]
     rule = rule["marlin"] if arch in rule["marlin"]["archs"] else rule
-    inner, hidden = int(rule["inner_multiple"]) * split.tp, int(rule["hidden_multiple"])
+    inner, hidden = (
+        int(rule["inner_multiple"]) * (1 if split.ep > 1 else split.tp),
+        int(rule["hidden_multiple"]),
+    )
     changed: dict[int, Layer] = {}
     for _, layer in model.grouped():
         weights = tuple(_padded(w, inner, hidden) if _is_mxfp4(q, w) else w for w in layer.weights)
@@ -188,7 +191,7 @@ def _fused(layer: Layer, split: Split, q: Quantization | None, plain_bytes: int,
             continue
         outputs, inputs = rank_shape(weight, layer, split)
         scheme = q.scheme_for(weight, number) if q else None
-        size = weight.copies * _matrix_bytes(outputs * inputs, scheme, plain_bytes)
+        size = rank_copies(weight, split) * _matrix_bytes(outputs * inputs, scheme, plain_bytes)
         key = (weight.part, groups.get(weight.name, weight.name))
         sizes[key] = sizes.get(key, 0) + size
     return list(sizes.values())

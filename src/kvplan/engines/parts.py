@@ -8,6 +8,7 @@ from typing import Any
 from kvplan.cost.weights import Split
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.loaded import are_known, weights_on_rank
+from kvplan.engines.lora import lora_room
 from kvplan.facts import store
 from kvplan.facts.engine_versions import entry_for
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, value_of
@@ -35,9 +36,11 @@ def fullest_weights(d: Deployment, leaf: Leaf) -> Any:
     if measured is not None:
         return leaf("weight_bytes", measured[0], "B", measured[1])
     arch = d.accelerator.arch if d.accelerator else None
-    splits = [Split(tp=d.setup.tp, pp=d.setup.pp, stage=stage) for stage in range(d.setup.pp)]
+    s = d.setup
+    splits = [Split(tp=s.tp, pp=s.pp, stage=stage, ep=s.ep) for stage in range(s.pp)]
     largest = max(splits, key=lambda split: value_of(weights_on_rank(d.model, split, bare, arch)))
-    return named("weight_bytes", "B", weights_on_rank(d.model, largest, leaf, arch))
+    loaded = weights_on_rank(d.model, largest, leaf, arch) + lora_room(d.model, s, largest, leaf)
+    return named("weight_bytes", "B", loaded)
 
 
 def with_measured(d: Deployment, reserve: Mapping[str, Any], leaf: Leaf) -> dict[str, Any]:

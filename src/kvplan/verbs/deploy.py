@@ -81,6 +81,11 @@ def deployment(
     memory, source = _memory(accelerator, gpu_memory)
     if memory is None and "kv_pool_bytes" not in found and name not in CONTEXT_DECIDES:
         raise _no_memory(gpu, accelerator)
+    ranks = {part: getattr(split, part) for part in Split.__slots__}
+    if given.get("enable_expert_parallel") and split.ep == 1:
+        ranks["ep"] = (
+            split.tp * split.dp
+        )  # vLLM 0.32.0 distributed/parallel_state.py: all ranks share the experts
     setup = Setup(
         engine=name,
         version=find_version(name, engine_version),
@@ -91,7 +96,7 @@ def deployment(
         arch=accelerator.arch if accelerator else None,
         memory_bytes=memory,
         drafter=given.get("speculative_config"),
-        **{part: getattr(split, part) for part in Split.__slots__},
+        **ranks,
     )
     length, length_source = _length(loaded, given, name)
     in_use = _size("--memory-in-use", memory_in_use) if memory_in_use is not None else 0

@@ -42,12 +42,18 @@ def _in_dtype(model: Model, dtype: str) -> Model:
     if model.tensors is None:
         return changed
     floats = {name: size for name, size in model.tensors.bytes_by_dtype().items() if name in _FLOATS}
-    if model.tensors.is_gguf and len(floats) < len(model.tensors.bytes_by_dtype()):
+    if _mixes_types(model):
         note = f"--dtype {dtype}: {model.file} keeps its own types; only what is computed changes"
         return replace(changed, notes=(*changed.notes, note))
     if not floats or _FLOATS[max(floats, key=lambda name: floats[name])] == found.block_bytes:
         return changed  # as wide as the files' own
     return _without_files(changed, f"--dtype {dtype}")
+
+
+def _mixes_types(model: Model) -> bool:
+    """Whether it is a GGUF file with matrices in ggml's quantised types."""
+    found = model.tensors
+    return found is not None and found.is_gguf and not set(found.bytes_by_dtype()) <= set(_FLOATS)
 
 
 def _without_files(model: Model, flag: str) -> Model:
@@ -64,7 +70,8 @@ def _quantized(model: Model, name: str) -> Model:
     asked = name.strip().lower()
     flag = f"--quantization {asked}"
     if asked == "none":
-        return model if not model.quantization else _without_files(replace(model, quantization=None), flag)
+        plain = not model.quantization and not _mixes_types(model)
+        return model if plain else _without_files(replace(model, quantization=None), flag)
     own = (model.quantization or {}).get("quant_method")
     if own and schemes.method_name(asked) == schemes.method_name(str(own)):
         return model  # the checkpoint is quantised so already, and its own config says how
