@@ -55,6 +55,12 @@ def free_bytes(d: Deployment) -> int:
     return int(max(0, (d.memory_bytes or 0) - context - d.in_use_bytes))
 
 
+def room_for_cache(memory: Mapping[str, Any]) -> int | None:
+    """Bytes that the device has for caches beside all the rest; None where the device is not known."""
+    headroom, pool = value_of(memory["headroom_bytes"]), value_of(memory["kv_pool_bytes"])
+    return None if headroom is None or pool is None else int(max(0, headroom + pool))
+
+
 def _llama_cpp(d: Deployment, leaf: Leaf) -> dict[str, Any]:
     """The fullest device; of the host where there is none."""
     placed = placed_on(d)

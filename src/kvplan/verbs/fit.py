@@ -7,10 +7,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from kvplan.engines.budget import memory_of
-from kvplan.engines.context_budget import placed_on
+from kvplan.engines.context_budget import placed_on, room_for_cache
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import CacheGroup, Capacity
-from kvplan.engines.llama_cpp_placement import Placed
+from kvplan.engines.llama_cpp_placement import Placed, margin_bytes
 from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
 from kvplan.errors import BadInput
 from kvplan.facts.engine_versions import find_engine
@@ -132,14 +132,16 @@ def fit_answer(d: Deployment, batch: int | None, against: str | None, read: Past
 
 def fit_part(d: Deployment, batch: int | None, leaf: Leaf, length: int | None = None) -> dict[str, Any]:
     """The contract's `fit` document of a deployment; `batch` sequences of `length`, else of the longest."""
+    d, lowered = _with_fitted_context(d)
     memory = memory_of(d, leaf)
-    capacity = capacity_of(d, memory["kv_pool_bytes"], leaf)
+    pool = room_for_cache(memory) if d.setup.engine in CONTEXT_DECIDES else memory["kv_pool_bytes"]
+    capacity = capacity_of(d, pool, leaf)
     started = fits(d, memory, capacity)
     if started is False and d.setup.engine in CONTEXT_DECIDES:
         capacity = replace(
             capacity, estimated_max_model_len=None
         )  # of the caches alone; nothing fits as it is
-    notes = [*d.model.notes, *capacity.notes, *_occupied(d, memory), *_stands_in(d)]
+    notes = [*d.model.notes, *lowered, *capacity.notes, *_occupied(d, memory), *_stands_in(d)]
     placed = {"placement": [placed_row(p) for p in placed_on(d)]} if d.setup.engine == "llama.cpp" else {}
     return {
         "engine": {"name": d.setup.engine, "version": d.setup.version, "settings": settings_of(d, capacity)},
@@ -152,6 +154,21 @@ def fit_part(d: Deployment, batch: int | None, leaf: Leaf, length: int | None = 
         **placed,
         "notes": notes,
     }
+
+
+def _with_fitted_context(d: Deployment) -> tuple[Deployment, list[str]]:
+    """llama.cpp lowers a context that nobody asked for until one device holds it (common/fit.cpp)."""
+    alone = d.memory_bytes is not None and d.setup.tp * d.setup.pp == 1
+    if d.setup.engine != "llama.cpp" or not alone or "ctx_size" in d.setup.flags:
+        return d, []
+    memory, margin = memory_of(d, bare), margin_bytes(d.setup)
+    if memory["headroom_bytes"] >= margin:
+        return d, []
+    found = capacity_of(d, max(0, (room_for_cache(memory) or 0) - margin), bare)
+    if not found.fits:
+        return d, []
+    note = f"no --ctx-size given: llama.cpp lowers the context to {found.kv_tokens:,} to leave {bytes_text(margin)} free"
+    return with_flags(d, ctx_size=found.kv_tokens), [note]
 
 
 def settings_of(d: Deployment, capacity: Capacity) -> dict[str, Any]:
