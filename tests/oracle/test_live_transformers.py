@@ -36,7 +36,7 @@ def answers(folder: Path) -> list[dict[str, Any]]:
     """What transformers holds for every golden row's model, asked once; skips where there is none."""
     probe = [PYTHON, "-c", "import torch, transformers"]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
-        pytest.skip(f"{PYTHON} has no transformers with torch; see KVPLAN_TRANSFORMERS_PYTHON above")
+        pytest.fail(f"{PYTHON} has no transformers with torch; see KVPLAN_TRANSFORMERS_PYTHON above")
     cases = folder / "cases.json"
     cases.write_text(json.dumps([{k: row[k] for k in ASKED if k in row} for row in ROWS]), encoding="utf-8")
     run = subprocess.run(

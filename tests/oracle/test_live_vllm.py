@@ -146,7 +146,7 @@ def said(config: dict[str, Any], flags: dict[str, Any], folder: Path) -> dict[st
 def test_the_engine_says_the_same(name: str, flags: dict[str, Any], tmp_path: Path) -> None:
     installed = version()
     if installed is None:
-        pytest.skip(f"no vLLM in {PYTHON}; the docstring says how to install it")
+        pytest.fail(f"no vLLM in {PYTHON}; the docstring says how to install it")
     if any(key.startswith("mamba") for key in MODELS[name]):  # else the host's CPU decides
         flags = {**flags, "mamba_ssm_cache_dtype": "float32"}
     told = said(MODELS[name], flags, tmp_path)

@@ -11,7 +11,7 @@ print. How the pool itself comes about is `engines/budget.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -88,3 +88,7 @@ class Capacity:
     groups: tuple[CacheGroup, ...] = ()
     settings: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+# The figures of a Capacity, as the contract's `capacity` table lists them.
+FIGURES = tuple(f.name for f in fields(Capacity) if f.name not in ("fits", "groups", "settings", "notes"))

@@ -8,22 +8,13 @@ from typing import Any
 
 from kvplan.engines.budget import memory_of
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine import FIGURES
 from kvplan.engines.registry import capacity_of, rules_between
 from kvplan.facts.engine_versions import find_version, key, versions_of
 from kvplan.figure import bare
 
 MEMORY = ("activation_bytes", "graph_bytes", "overhead_bytes", "kv_pool_bytes")
-CAPACITY = (
-    "fits",
-    "num_blocks",
-    "block_tokens",
-    "bytes_per_block",
-    "kv_tokens",
-    "max_concurrency",
-    "max_running_requests",
-    "needed_kv_bytes",
-    "estimated_max_model_len",
-)
+CAPACITY = ("fits", *FIGURES)
 
 
 def figures_of(d: Deployment) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from kvplan.engines.budget import memory_of
 from kvplan.engines.context_budget import placed_on, room_for_cache
 from kvplan.engines.deployment import Deployment
-from kvplan.engines.engine import CacheGroup, Capacity
+from kvplan.engines.engine import FIGURES, CacheGroup, Capacity
 from kvplan.engines.llama_cpp_placement import Placed, margin_bytes
 from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
 from kvplan.errors import BadInput
@@ -25,21 +25,6 @@ from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted, pasted, settings
 from kvplan.verbs.size import MAX_BATCH
 from kvplan.verbs.ways import LENGTHS, ways_back
-
-FIGURES = (
-    "num_blocks",
-    "block_tokens",
-    "bytes_per_block",
-    "kv_tokens",
-    "max_concurrency",
-    "max_running_requests",
-    "needed_kv_bytes",
-    "estimated_max_model_len",
-    "kv_bytes",
-    "k_bytes",
-    "v_bytes",
-    "state_bytes",
-)
 
 
 def fit(
@@ -167,7 +152,8 @@ def _with_fitted_context(d: Deployment) -> tuple[Deployment, list[str]]:
     found = capacity_of(d, max(0, (room_for_cache(memory) or 0) - margin), bare)
     if not found.fits:
         return d, []
-    note = f"no --ctx-size given: llama.cpp lowers the context to {found.kv_tokens:,} to leave {bytes_text(margin)} free"
+    left = f"to {found.kv_tokens:,}, to leave {bytes_text(margin)} free"
+    note = f"no --ctx-size given: llama.cpp lowers the context {left}"
     return with_flags(d, ctx_size=found.kv_tokens), [note]
 
 
