@@ -29,6 +29,7 @@ _CACHE = re.compile(
 _STATE = re.compile(
     r"llama_memory_recurrent: size = +([\d.]+) MiB .*R \(f32\): +([\d.]+) MiB, S \(f32\): +([\d.]+)"
 )
+_COMPRESSOR = re.compile(r"state = (\d+) x (\d+), streams = (\d+), rs_seq = (\d+), layers = (\d+), size")
 _OUTPUT = re.compile(r"output buffer size = +([\d.]+) MiB")
 _COMPUTE = re.compile(r"(\w+) compute buffer size = +([\d.]+) MiB")
 
@@ -58,6 +59,7 @@ def caches_in(log: list[str]) -> dict[str, Any]:
     starts = [i for i, line in enumerate(log) if re.search(r"llama_context: +n_seq_max +=", line)]
     block = log[starts[-1] :]
     found: dict[str, Any] = {"caches": [], "state": None, "compute": {}}
+    compressors = 0
     for line in block:
         if match := _SET.search(line):
             value = match.group(2)
@@ -69,6 +71,10 @@ def caches_in(log: list[str]) -> dict[str, Any]:
             )
         elif match := _STATE.search(line):
             found["state"] = {"mib": match[1]}
+        elif match := _COMPRESSOR.search(line):  # keys and scores, in float32
+            rows, width, streams, copies, layers = map(int, match.groups())
+            compressors += 2 * 4 * rows * width * streams * (1 + copies) * layers
+            found["state"] = {"mib": printed(compressors)}
         elif match := _OUTPUT.search(line):
             found["output_mib"] = match[1]
         elif match := _COMPUTE.search(line):

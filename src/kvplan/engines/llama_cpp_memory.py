@@ -287,7 +287,7 @@ def _dsv4(model: Model, ctx: Context, leaf: Leaf) -> list[Cache]:
         for a in found:
             if a.kind == "compressed" and a.stride > 1:
                 by_ratio.setdefault(a.stride, []).append((i, a))
-    pad = _pad(leaf, 256, "llama.cpp src/llama-kv-cache-dsv4.cpp")
+    pad, indexers = _pad(leaf, 256, "llama.cpp src/llama-kv-cache-dsv4.cpp"), []
     for ratio in sorted(by_ratio):
         per = leaf(f"ratio_{ratio}", ratio, "token", by_ratio[ratio][0][1].origin("stride"))
         cells = named(f"compressed_{ratio}_cells", "cell", compressed_cells(ctx.n_ctx_seq, per, pad))
@@ -295,8 +295,8 @@ def _dsv4(model: Model, ctx: Context, leaf: Leaf) -> list[Cache]:
         caches.append(Cache(f"compressed_{ratio}", cells, streams, rows))
         keyed = tuple((i, Rows(a, 1, a.index_width, 0, 0)) for i, a in by_ratio[ratio] if a.index_width)
         if keyed:
-            caches.append(Cache("indexer", cells, streams, keyed))
-    return caches
+            indexers.append(Cache("indexer", cells, streams, keyed))
+    return [*caches, *indexers]
 
 
 def _keys(a: Attention) -> Rows:

@@ -26,7 +26,10 @@ app = typer.Typer(
 
 _Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="a built-in id or short name, a config.json, or a folder with one"),
+    typer.Argument(
+        metavar="MODEL",
+        help="a built-in id or short name, a config.json, a folder, a .gguf file or a Hub repo",
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="one JSON document, nothing else")]
 _Explain = Annotated[
@@ -125,6 +128,7 @@ def timeline(
     block_size: Annotated[int, typer.Option(help="round every sequence up to whole blocks of tokens")] = 1,
     tp: _Tp = 1,
     kv_cache_dtype: _Kv = "auto",
+    dtype: _Dtype = "auto",
     as_json: _Json = False,
     explain: _Explain = "",
     plot: _Plot = "",
@@ -137,6 +141,7 @@ def timeline(
         batch=batch,
         tp=tp,
         kv_cache_dtype=kv_cache_dtype,
+        dtype=dtype,
         chunk_tokens=chunked_prefill_size if "chunked_prefill_size" in _given() else None,
         block_size=block_size,
         arrivals=_steps(arrivals) if arrivals else None,

@@ -196,6 +196,8 @@ def _floors(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
 
 def _bound(phase: dict[str, Any], latency: dict[str, Any]) -> str:
     intensity, ridge = phase["arithmetic_intensity"], latency["ridge_point"]
+    if (phase["bound"] == "compute") != (intensity > ridge):
+        return f"{phase['bound']}-bound where experts are spread; the floor reads the fewest"
     return f"{phase['bound']}-bound: {intensity:,.0f} FLOP/B against a ridge of {ridge:,.0f}"
 
 

@@ -91,7 +91,7 @@ def plan(
             "levers": _levers(d),
             "launch": _launch(d, fit, model, dtype, quantization),
             "load": {"prompt_tokens": lengths[0], "output_tokens": lengths[1], "batch": load.batch},
-            "notes": [*fit.pop("notes"), *size.weight_notes(d.model), *_uncounted(d)],
+            "notes": [*fit.pop("notes"), *size.weight_notes(d.model), *size.uncrossed(d.model)],
         }
 
     def draws(answer: dict[str, Any]) -> dict[str, Any]:
@@ -122,13 +122,6 @@ def _launch(
     if capacity["fits"] is False and longest and longest < d.max_model_len and d.setup.engine == "vllm":
         d = with_flags(d, max_model_len=longest)
     return launch_command(d, served, dtype, quantization)
-
-
-def _uncounted(d: Deployment) -> list[str]:
-    """What a plan leaves out, said."""
-    if not cache.groups_of(d.model, ("cross",)):
-        return []
-    return ["sequences are counted without cross-attention; kvplan size --encoder-tokens or --image-tokens"]
 
 
 def _load(d: Deployment, prompt: int | None, output: int, batch: int | None) -> Load:
@@ -181,7 +174,7 @@ def _limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
         return [*found, f"from batch {count_text(crossing)} on decode is compute-bound"]
     return [
         *found,
-        "decode stays bandwidth-bound at any batch: reading the cache costs more than computing on it",
+        "decode stays bandwidth-bound at any batch: reading what sequences hold costs more than computing",
     ]
 
 

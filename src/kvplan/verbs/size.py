@@ -85,6 +85,13 @@ def stored_as(model: Model, kv_cache_dtype: str, tp: int, dtype: str = "auto") -
     return Stored(found, tp, source, Source(Trust.STATED, f"--tp {tp}"))
 
 
+def uncrossed(model: Model) -> list[str]:
+    """What a verb without encoder tokens leaves out, said."""
+    if not cache.groups_of(model, ("cross",)):
+        return []
+    return ["sequences are counted without cross-attention; kvplan size --encoder-tokens or --image-tokens"]
+
+
 def model_part(model: Model, leaf: Leaf) -> dict[str, Any]:
     """The contract's `model` table: the whole model's text decoder."""
     return {

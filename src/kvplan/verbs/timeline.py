@@ -14,7 +14,7 @@ from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
 from kvplan.verbs.given import ModelLike, given_model
 from kvplan.verbs.series import held_by_step
-from kvplan.verbs.size import MAX_TP, stored_as
+from kvplan.verbs.size import MAX_TP, stored_as, uncrossed
 
 MAX_STEPS = 1_000_000
 MAX_REQUESTS = 4096
@@ -35,6 +35,7 @@ def timeline(
     batch: int = 1,
     tp: int = 1,
     kv_cache_dtype: str = "auto",
+    dtype: str = "auto",
     chunk_tokens: int | None = None,
     block_size: int = 1,
     arrivals: list[int] | None = None,
@@ -45,10 +46,10 @@ def timeline(
     `chunk_tokens` bounds a step's tokens; `block_size` rounds each sequence up to whole blocks.
     Returns the contract's `timeline` document; each step adds `held_bytes`. Raises BadInput.
     """
-    loaded = given_model(model)
+    loaded = given_model(model, dtype)
     _check(prompt_tokens, output_tokens, batch, tp, chunk_tokens, block_size)
     cache.check_split(loaded, tp)
-    stored = stored_as(loaded, kv_cache_dtype, tp)
+    stored = stored_as(loaded, kv_cache_dtype, tp, dtype)
     starts = _starts(batch, arrivals)
     _check_steps(starts, prompt_tokens, output_tokens, chunk_tokens)
     requests = [Request(start, prompt_tokens, output_tokens) for start in starts]
@@ -77,7 +78,7 @@ def timeline(
             "total_bytes": held,
             "decode_share": decode_share(decode, held) if held else None,
             "steps": steps if leaf is bare else {"bytes": _last_step(loaded, stored, asked, leaf)},
-            "notes": [*loaded.notes, *_beyond(loaded, prompt_tokens + output_tokens)],
+            "notes": [*loaded.notes, *_beyond(loaded, prompt_tokens + output_tokens), *uncrossed(loaded)],
         }
 
     rank = f", one rank of {tp}" if tp > 1 else ""
