@@ -14,7 +14,7 @@ import pytest
 from conftest import lines
 from kvplan.engines.engine import Setup
 from kvplan.engines.llama_cpp import capacity
-from kvplan.engines.llama_cpp_placement import output_bytes
+from kvplan.engines.llama_cpp_placement import output_bytes, placement
 from kvplan.model.gguf_model import model_of
 from kvplan.model.tensors import TensorList
 
@@ -121,3 +121,12 @@ def test_the_logs_cover_windows_latents_states_and_streams() -> None:
     assert any(one["state"] for one in logged)
     assert any(cache["v_mib"] == "0.00" for one in logged for cache in one["caches"])
     assert any(cache["streams"] > 1 for one in logged for cache in one["caches"])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
+def test_the_compute_buffer_lies_in_its_interval(row: dict[str, Any]) -> None:
+    model = model_of(TensorList((), ("log",), metadata_of(row["log"])))
+    host = placement(model, Setup("llama.cpp", "", flags=row["flags"]), [])[0]
+    logged = caches_in(row["log"])["compute"]["CPU"] * MIB
+    assert host.compute.low <= logged <= host.compute.high
+    assert "compute buffer" in host.compute.source.where

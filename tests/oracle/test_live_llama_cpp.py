@@ -72,9 +72,9 @@ def log_of(file: Path, parameters: dict[str, Any]) -> list[str]:
 def assert_predicted(model: Model, file: Path, parameters: dict[str, Any]) -> None:
     """The caches of a load are those predicted; a log cut short by a failing graph is asked again."""
     log: list[str] = []
-    for _ in range(5):
+    for _ in range(30):
         log = log_of(file, parameters)
-        if any(line.startswith("sched_reserve:") or line.startswith("REFUSED") for line in log):
+        if any(line.startswith(("sched_reserve:", "REFUSED")) for line in log):
             break
     made = any("llama_kv_cache: size" in line or "llama_memory_recurrent: size" in line for line in log)
     refused = not made and any(line.startswith("REFUSED") for line in log)

@@ -71,16 +71,16 @@ def compute_bytes(
     value = int(facts["value_bytes"])
     ubatch = int(ctx.n_ubatch)
     live = int(live_bytes(ubatch, _feed_forward(model), _attention(model), value))
+    scores = 0 if ctx.flash else ubatch * _scores(model, ctx) * value
+    least = most_bytes = live
     if output:
         by_token = rule("logit_rows", ctx.build)["value"] == "tokens"
         rows = ubatch if by_token else min(ubatch, int(ctx.n_seq_max))
-        live = max(live, int(logits_bytes(model.vocab, rows, model.hidden, ubatch, value)))
-    scores = 0 if ctx.flash else ubatch * _scores(model, ctx) * value
-    parts = live + scores
-    high = (parts + masks * (4 if pipelined else 1)) * facts["high_share"] + facts["high_bytes"]
-    return Interval(
-        int(parts * facts["low_share"]), int(high) + int(facts["expert_copies"]) * moved_bytes, source
-    )
+        least = max(live, int(logits_bytes(model.vocab, rows, model.hidden, ubatch, value)))
+        most_bytes = max(live, int(logits_bytes(model.vocab, ubatch, model.hidden, ubatch, value)))
+    high = (most_bytes + scores + masks * (4 if pipelined else 1)) * facts["high_share"] + facts["high_bytes"]
+    moved = int(facts["expert_copies"]) * moved_bytes
+    return Interval(int((least + scores) * facts["low_share"]), int(high) + moved, source)
 
 
 def _mask_cells(model: Model, ctx: Context) -> int:
