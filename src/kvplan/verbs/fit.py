@@ -14,7 +14,7 @@ from kvplan.engines.llama_cpp_placement import Placed, margin_bytes
 from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
 from kvplan.errors import BadInput
 from kvplan.facts.engine_versions import find_engine
-from kvplan.figure import Leaf, bare, value_of
+from kvplan.figure import Figure, Leaf, Source, Trust, bare
 from kvplan.units import bytes_text
 from kvplan.verbs import series
 from kvplan.verbs.against import compare
@@ -24,7 +24,8 @@ from kvplan.verbs.deploy import KNOWN_VENDORS, Size, Split, deployment, with_fla
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted, pasted, settings
 from kvplan.verbs.size import MAX_BATCH
-from kvplan.verbs.ways import LENGTHS, ways_back
+from kvplan.verbs.verdict import enough, occupied, pool_for, starts
+from kvplan.verbs.ways import ways_back
 
 
 def fit(
@@ -119,21 +120,19 @@ def fit_part(d: Deployment, batch: int | None, leaf: Leaf, length: int | None = 
     """The contract's `fit` document of a deployment; `batch` sequences of `length`, else of the longest."""
     d, lowered = _with_fitted_context(d)
     memory = memory_of(d, leaf)
-    pool = room_for_cache(memory) if d.setup.engine in CONTEXT_DECIDES else memory["kv_pool_bytes"]
+    pool = pool_for(d, memory)
     capacity = capacity_of(d, pool, leaf)
-    started = fits(d, memory, capacity)
+    started = starts(d, memory, capacity)
     if started is False and d.setup.engine in CONTEXT_DECIDES:
-        capacity = replace(
-            capacity, estimated_max_model_len=None
-        )  # of the caches alone; nothing fits as it is
-    notes = [*d.model.notes, *lowered, *capacity.notes, *_occupied(d, memory), *_stands_in(d)]
+        capacity = replace(capacity, estimated_max_model_len=None)  # was of the caches alone
+    notes = [*d.model.notes, *lowered, *capacity.notes, *occupied(d, memory), *_stands_in(d)]
     placed = {"placement": [placed_row(p) for p in placed_on(d)]} if d.setup.engine == "llama.cpp" else {}
     return {
         "engine": {"name": d.setup.engine, "version": d.setup.version, "settings": settings_of(d, capacity)},
         "memory": memory,
         "capacity": {
-            "fits": started and _enough(d, capacity, batch, length),
-            **{name: getattr(capacity, name) for name in FIGURES},
+            "fits": started and enough(d, pool, capacity, batch, length),
+            **{name: explained(d, capacity, name, leaf) for name in FIGURES},
             "groups": [group_row(group) for group in capacity.groups],
         },
         **placed,
@@ -157,53 +156,25 @@ def _with_fitted_context(d: Deployment) -> tuple[Deployment, list[str]]:
     return with_flags(d, ctx_size=found.kv_tokens), [note]
 
 
+def explained(d: Deployment, capacity: Capacity, name: str, leaf: Leaf) -> Any:
+    """A figure of the capacity; one that the engine's rules give without a formula names those rules."""
+    value = getattr(capacity, name)
+    if value is None or isinstance(value, Figure):
+        return value
+    setting = capacity.settings.get("block_size" if name == "block_tokens" else name)
+    held = [g for g in capacity.groups if g.page_bytes is not None and g.blocks_per_request is not None]
+    parts = [f"{g.layers} × {g.page_bytes:,} B × {g.blocks_per_request:,} blocks" for g in held]
+    made_of = ", ".join(parts) or "its caches"
+    where = setting[1] if setting else f"{d.setup.engine} {d.setup.version}'s own rules over {made_of}"
+    unit = "B" if name.endswith("_bytes") or name == "bytes_per_block" else ""
+    return leaf(name, value, unit, Source(Trust.ENGINE_RULE, where))
+
+
 def settings_of(d: Deployment, capacity: Capacity) -> dict[str, Any]:
     """Every setting in force: those given and the engine's defaults."""
     filled = {name: value for name, (value, _) in capacity.settings.items()}
     split = {"tensor_parallel_size": d.setup.tp, "kv_cache_dtype": d.setup.kv_cache_dtype}
     return {**split, **filled, **d.setup.flags}
-
-
-def fits(d: Deployment, memory: Mapping[str, Any], capacity: Capacity) -> bool | None:
-    """Whether the weights load and the engine's start check passes for one longest request."""
-    headroom = value_of(memory["headroom_bytes"])
-    if headroom is not None and headroom < 0:
-        return False
-    if _occupied(d, memory) or capacity.fits is False:
-        return False
-    return capacity.fits
-
-
-def _enough(d: Deployment, capacity: Capacity, batch: int | None, length: int | None) -> bool:
-    """Whether that many sequences of that length run at once; unknown counts as enough."""
-    if batch is None:
-        return True
-    held = sequences_of(d, length) if length else value_of(capacity.max_concurrency)
-    return held is None or bool(held >= batch)
-
-
-def sequences_of(d: Deployment, length: int) -> float | None:
-    """How many sequences of `length` tokens the engine's cache holds at once; None where not known."""
-    flag = LENGTHS.get(d.setup.engine)
-    found: float | None = None
-    if flag is not None and d.setup.engine not in CONTEXT_DECIDES:
-        shorter = with_flags(d, **{flag: length})
-        found = capacity_of(shorter, pool_of(d), bare).max_concurrency
-    return found
-
-
-def _occupied(d: Deployment, memory: Mapping[str, Any]) -> list[str]:
-    """vLLM refuses to start when less is free than it asks for, whoever holds the rest."""
-    budget = value_of(memory["budget_bytes"])
-    if not d.in_use_bytes or d.memory_bytes is None or budget is None:
-        return []
-    free = d.memory_bytes - d.in_use_bytes
-    if free >= budget:
-        return []
-    return [
-        f"{bytes_text(d.in_use_bytes)} are in use and {bytes_text(free)} free, less than the "
-        f"{bytes_text(budget)} the engine asks for: it will refuse to start"
-    ]
 
 
 def _stands_in(d: Deployment) -> list[str]:

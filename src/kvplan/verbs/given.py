@@ -26,6 +26,9 @@ def given_model(model: ModelLike, dtype: str = "auto", quantization: str | None 
     """
     if not isinstance(model, (str, os.PathLike, dict, Model)):
         raise BadInput(f"MODEL: {shown(model)} is neither a name, a path, a config nor a model")
+    for field, name in (("--dtype", dtype), ("--quantization", quantization)):
+        if name is not None and not isinstance(name, str):
+            raise BadInput(f"{field}: {shown(name)} is not a name")
     loaded = model if isinstance(model, Model) else load_model(model)
     changed = loaded if dtype == "auto" else _in_dtype(loaded, dtype)
     if quantization is not None:

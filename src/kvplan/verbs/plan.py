@@ -21,6 +21,7 @@ from kvplan.verbs.deploy import Size, Split, deployment, with_flags, with_kv_cac
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.launch import launch_command
 from kvplan.verbs.pasted import Pasted, settings
+from kvplan.verbs.verdict import sequences_of
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
 CONTEXTS = (2048, 8192, 32768, 131072, 262144, 1048576)
@@ -191,7 +192,7 @@ def _memory_limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
     longest, needed = capacity["estimated_max_model_len"], capacity["needed_kv_bytes"]
     if needed is not None and needed <= (memory["kv_pool_bytes"] or 0):
         length = load.prompt_tokens + load.output_tokens
-        held = fitting.sequences_of(d, length)
+        held = sequences_of(d, memory["kv_pool_bytes"], length)
         if held is not None and held < load.batch:
             return [
                 f"{load.batch} sequences of {count_text(length)} tokens are wanted and {held:.2f} fit at once"

@@ -16,6 +16,7 @@ from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
 from kvplan.errors import KvplanError
 from kvplan.figure import bare
 from kvplan.verbs.deploy import with_flags, with_kv_cache_dtype, with_tp
+from kvplan.verbs.verdict import LENGTHS, enough, pool_for, starts
 
 MOST_UTILIZATION = 0.98
 _SHARES = {
@@ -23,24 +24,14 @@ _SHARES = {
     "sglang": "mem_fraction_static",
     "tensorrt-llm": "free_gpu_memory_fraction",
 }
-LENGTHS = {
-    "vllm": "max_model_len",
-    "sglang": "context_length",
-    "tensorrt-llm": "max_seq_len",
-    "llama.cpp": "ctx_size",
-}
 _MOST_TP = 64
 
 
 def holds(d: Deployment, batch: int) -> bool:
     """Whether the deployment starts and runs that many sequences of its maximum length at once."""
     memory = memory_of(d, bare)
-    if (memory["headroom_bytes"] or 0) < 0:
-        return False
-    found = capacity_of(d, memory["kv_pool_bytes"], bare)
-    if found.fits is False:
-        return False
-    return found.max_concurrency is None or bool(found.max_concurrency >= batch)
+    found = capacity_of(d, pool_for(d, memory), bare)
+    return starts(d, memory, found) is not False and enough(d, None, found, batch, None)
 
 
 def ways_back(d: Deployment, batch: int) -> list[dict[str, Any]]:
@@ -93,16 +84,21 @@ def _share(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
     if flag is None or d.memory_bytes is None or "kv_pool_bytes" in d.measured:
         return
     shares = [n / 100 for n in range(1, round(MOST_UTILIZATION * 100) + 1)]
+    note = "the least share that is enough"
+    if d.in_use_bytes:
+        shares, note = shares[::-1], "the largest share that starts beside what is in use"
     found = next((x for x in shares if _tried(batch, partial(with_flags, d, **{flag: x}))), None)
-    note = "the least share that is enough" if found else f"not even at {MOST_UTILIZATION}"
-    yield _row(f"--{flag.replace('_', '-')}", found, note)
+    missed = "at no share" if d.in_use_bytes else f"not even at {MOST_UTILIZATION}"
+    yield _row(f"--{flag.replace('_', '-')}", found, note if found else missed)
 
 
 def _narrower(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
     if d.setup.engine == "llama.cpp":
         ok = _tried(batch, partial(with_flags, d, cache_type_k="q8_0", cache_type_v="q8_0"))
         yield _row(
-            "--cache-type-k/v", "q8_0" if ok else None, "nearly half the bytes" if ok else "not enough alone"
+            "--cache-type-k and --cache-type-v",
+            "q8_0" if ok else None,
+            "nearly half the bytes" if ok else "not enough alone",
         )
         return
     if d.stored.format.bits <= 8 or d.setup.engine in CONTEXT_DECIDES:
