@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvplan.cost.weights import Split, dtype_of, rank_copies, rank_shape, stage_layers, weight_bytes
+from kvplan.engines.loaded_floats import with_floats_cast
 from kvplan.errors import BadInput
 from kvplan.facts import store
 from kvplan.facts.schemes import Scheme
@@ -74,6 +75,7 @@ def as_loaded(model: Model, engine: str) -> Model:
         note = f"{engine} loads float32 weights in 16 bit ({rule['source']}); --dtype float32 keeps them"
         files = model.tensors if quantization_of(model) else None
         model = replace(model, dtype=rule["loads"], tensors=files, notes=(*model.notes, note))
+    model = with_floats_cast(model, engine)
     rule, q = table["double_quantised"].get(engine), quantization_of(model)
     if rule and q and q.default and q.default.name == "nf4_double":
         note = f"{engine} unpacks bitsandbytes' doubly quantised constants to float32 ({rule['source']})"
