@@ -10,7 +10,18 @@ import typer
 
 from kvplan.facts.flags import Flag, flags
 
-_SHOWN = {"count": "N", "number": "X", "share": "0..1", "size": "SIZE", "word": "WORD", "json": "JSON"}
+_SHOWN = {
+    "count": "N",
+    "counts": "N,N",
+    "length": "N",
+    "layers": "N",
+    "number": "X",
+    "share": "0..1",
+    "shares": "0..1,…",
+    "size": "SIZE",
+    "word": "WORD",
+    "json": "JSON",
+}
 
 
 def takes_engine_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -18,14 +29,14 @@ def takes_engine_flags(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     taken = {p.name for p in own}
-    added = [_parameter(flag) for flag in flags().values() if flag.name not in taken]
+    added = [_parameter(flag) for flag in flags().values() if flag.name not in taken and not flag.is_variable]
     command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*own, *added)} | {"return": None}
     return command
 
 
 def _parameter(flag: Flag) -> inspect.Parameter:
-    panel = f"{flag.engine} settings"
+    panel = f"{flag.engines[0]} settings"
     if flag.type == "yes":
         names = f"{flag.option}/--no-{flag.option.removeprefix('--')}"
         option = typer.Option(names, help=flag.help, rich_help_panel=panel, show_default=False)

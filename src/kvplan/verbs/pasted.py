@@ -45,8 +45,11 @@ def pasted(command: str | None, engine: str | None) -> Pasted:
     if engine is not None and find_engine(engine) != found.engine:
         raise BadInput(f"--engine: {shown(engine)} is given and the command starts {found.engine}; drop one")
     named = {k: v for k, v in found.setup.items() if k in ("dtype", "quantization", "kv_cache_dtype")}
-    flags = dict(found.flags)
+    flags = _unpacked(found.engine, found.flags, named)
     notes = [*found.notes]
+    unread = [_option(k) for k in flags if k != _MEASURED and not engine_flags.reads(k, found.engine)]
+    if unread:
+        notes.append(f"--command: read, and no figure here depends on it: {' '.join(unread)}")
     if found.unknown:
         notes.append(f"--command: not known and left out: {' '.join(found.unknown)}")
     if found.ignored:
@@ -60,17 +63,34 @@ def pasted(command: str | None, engine: str | None) -> Pasted:
         {k: v for k, v in flags.items() if k != _MEASURED},
         flags.get(_MEASURED),
         tuple(notes),
-        {"model": found.model, "ignored": list(found.ignored), "unknown": list(found.unknown)},
+        {"model": found.model, "ignored": [*found.ignored, *unread], "unknown": list(found.unknown)},
     )
+
+
+def _option(name: str) -> str:
+    return name if name.isupper() else f"--{name.replace('_', '-')}"
+
+
+def _unpacked(engine: str, flags: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+    """The flags under the names that the engine's own module reads; a cache's format goes to `named`."""
+    found = dict(flags)
+    if engine == "llama.cpp" and found.get("kv_offload") is not None:
+        found["no_kv_offload"] = not found.pop("kv_offload")
+    inner = found.get("kv_cache_config")
+    if engine == "tensorrt-llm" and isinstance(inner, Mapping):
+        del found["kv_cache_config"]
+        found = {**{k: v for k, v in inner.items() if k != "dtype"}, **found}
+        named.update({k: inner["dtype"] for k in ("kv_cache_dtype",) if "dtype" in inner and k not in named})
+    return found
 
 
 def settings(own: Mapping[str, Any], command: Pasted, engine: str) -> dict[str, Any]:
     """Engine settings of both, those given by themselves first; ones with a known type are checked."""
-    known = engine_flags.flags()
     found = {k: engine_flags.checked(k, v, engine) for k, v in own.items() if v is not None}
     for name, value in command.flags.items():
         if name in found:
             continue
-        ours = name in known and known[name].engine == engine
+        flag = engine_flags.flags().get(name)
+        ours = flag is not None and engine in flag.engines
         found[name] = engine_flags.checked(name, value, engine) if ours else value
     return found
