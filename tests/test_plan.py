@@ -162,3 +162,43 @@ def test_more_ranks_never_leave_less_room_on_each(model: str, card: str, tp: int
     except kvplan.KvplanError:
         assume(False)
     assert split >= kvplan.plan(model, gpu=card, max_model_len=4096)["fit"]["memory"]["kv_pool_bytes"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"])
+def test_every_engine_has_its_page(engine: str) -> None:
+    answer = kvplan.plan("qwen3-8b", gpu="h100", engine=engine)
+    assert answer["fit"]["capacity"]["fits"]
+    assert bool(answer["launch"]) == (engine != "transformers")
+    assert answer["limits"]
+
+
+def test_a_page_of_pipeline_stages_counts_sequences_as_the_engine_does() -> None:
+    answer = kvplan.plan("llama-3.1-8b", gpu="h100", pp=4)
+    assert answer["fit"]["engine"]["settings"]["pipeline_parallel_size"] == 4
+    last = answer["contexts"][-1]
+    assert last["sequences"] == int(answer["fit"]["capacity"]["max_concurrency"])
+
+
+def test_sequences_at_a_length_are_those_of_the_lever_of_that_length() -> None:
+    for model, gpu in (("gemma-3-27b", "a100-80-sxm"), ("mistral-7b", "rtx4090")):
+        answer = kvplan.plan(model, gpu=gpu)
+        lever = next(row for row in answer["levers"] if row["change"] == {"max_model_len": 8192})
+        row = next(row for row in answer["contexts"] if row["tokens"] == 8192)
+        assert row["sequences"] == int(lever["max_concurrency"])
+
+
+def test_running_sequences_are_at_most_what_the_engine_runs() -> None:
+    answer = kvplan.plan("gpt-oss-20b", gpu="h100", max_num_seqs=4)
+    assert answer["load"]["batch"] == 4
+    asked = kvplan.plan("gpt-oss-20b", gpu="h100", max_num_seqs=4, batch=32)
+    assert asked["fit"]["capacity"]["fits"] is False
+
+
+def test_no_launch_is_promised_that_cannot_start() -> None:
+    assert kvplan.plan("llama-3.1-405b", gpu="rtx4090")["launch"] == ""
+    assert kvplan.plan("rwkv-4-7b-pile", gpu="h100")["launch"] == ""
+    shorter = kvplan.plan("llama-3.1-8b", gpu="rtx4090")
+    longest = shorter["fit"]["capacity"]["estimated_max_model_len"]
+    assert shorter["launch"].endswith(f"--max-model-len {longest}")
+    longer = kvplan.plan("qwen3-8b", gpu="h100", max_model_len=100_000)
+    assert longer["launch"].startswith("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich.console import Console
@@ -38,8 +39,7 @@ _FIGURES = (
 def fit(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     """Budget, the figures the engine will print, and the ways back where it does not fit."""
     engine, capacity = answer["engine"], answer["capacity"]
-    tp = engine["settings"]["tensor_parallel_size"]
-    ranks = f"{tp} × {asked['gpu']}, " if asked["gpu"] else ""
+    ranks = f"{accelerators(engine['settings'])} × {asked['gpu']}, " if asked["gpu"] else ""
     out.print(Text(f"{ranks}{engine['name']} {engine['version']}; figures are one rank's", style="bold"))
     out.print()
     if answer["memory"]["accelerator_bytes"] is not None:
@@ -58,6 +58,12 @@ def fit(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     _ways(out, answer["ways_back"])
     if "against" in answer:
         _against(out, engine, answer["against"])
+
+
+def accelerators(settings: dict[str, Any]) -> int:
+    """How many accelerators the deployment takes in all."""
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    return math.prod(int(settings.get(name, 1)) for name in sizes)
 
 
 def _given_pool(memory: dict[str, Any]) -> list[Row]:

@@ -139,7 +139,10 @@ def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     out.print(Text(_headline(model), style="bold"))
     engine = fit["engine"]
     out.print(
-        Text(f"{asked['tp']} × {asked['gpu']}, {engine['name']} {engine['version']}; memory is one rank's")
+        Text(
+            f"{fit_report.accelerators(engine['settings'])} × {asked['gpu']}, {engine['name']} "
+            f"{engine['version']}; memory is one rank's"
+        )
     )
     out.print()
     fit_report.memory(out, fit["memory"])
@@ -151,7 +154,8 @@ def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     _levers(out, answer)
     out.print()
     out.print(Text("launch", style="bold"))
-    out.print(Text(f"  {answer['launch'] or 'none: it does not fit'}"))
+    none = "none: it does not fit" if fit["capacity"]["fits"] is False else "none: there is no command for it"
+    out.print(Text(f"  {answer['launch'] or none}"))
 
 
 def _capacity(out: Console, answer: Answer) -> None:

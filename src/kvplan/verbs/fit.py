@@ -173,7 +173,9 @@ def explained(d: Deployment, capacity: Capacity, name: str, leaf: Leaf) -> Any:
 def settings_of(d: Deployment, capacity: Capacity) -> dict[str, Any]:
     """Every setting in force: those given and the engine's defaults."""
     filled = {name: value for name, (value, _) in capacity.settings.items()}
-    split = {"tensor_parallel_size": d.setup.tp, "kv_cache_dtype": d.setup.kv_cache_dtype}
+    split: dict[str, Any] = {"tensor_parallel_size": d.setup.tp, "kv_cache_dtype": d.setup.kv_cache_dtype}
+    for name, count in (("pipeline_parallel_size", d.setup.pp), ("data_parallel_size", d.setup.dp)):
+        split |= {name: count} if count > 1 else {}
     return {**split, **filled, **d.setup.flags}
 
 

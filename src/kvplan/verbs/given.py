@@ -19,7 +19,7 @@ _FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # what safetensors and GGUF call them
 ModelLike = str | os.PathLike[str] | dict[str, Any] | Model
 
 
-def given_model(model: ModelLike, dtype: str = "auto", quantization: str | None = None) -> Model:
+def given_model(model: ModelLike, dtype: str | None = "auto", quantization: str | None = None) -> Model:
     """The model of that name or record, in the dtype and quantisation asked for.
 
     Raises UnknownName or BadInput when a name is not known or cannot hold weights.
@@ -30,7 +30,7 @@ def given_model(model: ModelLike, dtype: str = "auto", quantization: str | None 
         if name is not None and not isinstance(name, str):
             raise BadInput(f"{field}: {shown(name)} is not a name")
     loaded = model if isinstance(model, Model) else load_model(model)
-    changed = loaded if dtype == "auto" else _in_dtype(loaded, dtype)
+    changed = loaded if dtype in (None, "auto") else _in_dtype(loaded, str(dtype))
     if quantization is not None:
         changed = _quantized(changed, quantization)
     new = [note for note in quantization_notes(changed) if note not in changed.notes]
@@ -40,7 +40,9 @@ def given_model(model: ModelLike, dtype: str = "auto", quantization: str | None 
 def _in_dtype(model: Model, dtype: str) -> Model:
     found = find_format(dtype, "--dtype", "weights")
     if found.name not in DTYPES:
-        raise BadInput(f"--dtype: {shown(dtype)} is a quantised format; use --quantization {dtype}")
+        known = schemes.flag(dtype.lower()) is not None
+        advice = f"use --quantization {dtype}" if known else f"use one of {', '.join(DTYPES)}"
+        raise BadInput(f"--dtype: {shown(dtype)} is a quantised format; {advice}")
     changed = replace(model, dtype=found.name)
     if model.tensors is None:
         return changed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvplan.errors import BadInput, shown
 from kvplan.facts.accelerators import accelerators as built_in
 from kvplan.facts.accelerators import source_names
 from kvplan.facts.catalogue import entries
@@ -12,6 +13,7 @@ from kvplan.facts.engine_versions import ENGINES, source_of, versions_of
 
 def models(filter: str = "") -> list[dict[str, Any]]:
     """Built-in models whose id, family or model type contains `filter`, each with its provenance."""
+    _text(filter)
     return [
         {
             "id": e.id,
@@ -30,6 +32,7 @@ def models(filter: str = "") -> list[dict[str, Any]]:
 
 def accelerators(filter: str = "") -> list[dict[str, Any]]:
     """Built-in accelerators whose key, name or vendor contains `filter`, in SI units, with sources."""
+    _text(filter)
     return [
         {
             "key": a.key,
@@ -53,6 +56,7 @@ def accelerators(filter: str = "") -> list[dict[str, Any]]:
 
 def engines(filter: str = "") -> list[dict[str, Any]]:
     """Engines whose name contains `filter`: the versions whose rules are known, oldest first."""
+    _text(filter)
     return [
         {
             "name": name,
@@ -64,3 +68,8 @@ def engines(filter: str = "") -> list[dict[str, Any]]:
         for name in ENGINES
         if filter.lower() in name
     ]
+
+
+def _text(filter: object) -> None:
+    if not isinstance(filter, str):
+        raise BadInput(f"FILTER: {shown(filter)} is not text")

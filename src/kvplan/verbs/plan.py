@@ -9,6 +9,7 @@ from typing import Any
 
 from kvplan.cost import cache
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput
 from kvplan.facts.engine_versions import find_engine
 from kvplan.figure import Leaf, Source, Trust, bare, value_of
@@ -19,9 +20,9 @@ from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import Size, Split, deployment, with_flags, with_kv_cache_dtype, with_tp
 from kvplan.verbs.given import ModelLike
-from kvplan.verbs.launch import launch_command
+from kvplan.verbs.launch import launch_command, launch_notes
 from kvplan.verbs.pasted import Pasted, settings
-from kvplan.verbs.verdict import sequences_of
+from kvplan.verbs.verdict import most_running, sequences_of
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
 CONTEXTS = (2048, 8192, 32768, 131072, 262144, 1048576)
@@ -64,6 +65,8 @@ def plan(
     if prompt_tokens is not None:
         whole("--prompt-tokens", prompt_tokens, 1, size.MAX_TOKENS)
     whole("--output-tokens", output_tokens, 1, size.MAX_TOKENS)
+    if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
+        raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
     if batch is not None:
         whole("--batch", batch, 1, size.MAX_BATCH)
     d = deployment(
@@ -92,7 +95,12 @@ def plan(
             "levers": _levers(d),
             "launch": _launch(d, fit, model, dtype, quantization),
             "load": {"prompt_tokens": lengths[0], "output_tokens": lengths[1], "batch": load.batch},
-            "notes": [*fit.pop("notes"), *size.weight_notes(d.model), *size.uncrossed(d.model)],
+            "notes": [
+                *fit.pop("notes"),
+                *size.weight_notes(d.model),
+                *size.uncrossed(d.model),
+                *launch_notes(d, quantization),
+            ],
         }
 
     def draws(answer: dict[str, Any]) -> dict[str, Any]:
@@ -120,6 +128,8 @@ def _launch(
     longest = value_of(capacity["estimated_max_model_len"])
     if not value_of(memory["kv_pool_bytes"]) or (value_of(memory["headroom_bytes"]) or 0) < 0:
         return ""
+    if capacity["fits"] is None and d.setup.engine not in CONTEXT_DECIDES:
+        return ""  # the engine does not serve it
     if capacity["fits"] is False and longest and longest < d.max_model_len and d.setup.engine == "vllm":
         d = with_flags(d, max_model_len=longest)
     return launch_command(d, served, dtype, quantization)
@@ -139,8 +149,9 @@ def _load(d: Deployment, prompt: int | None, output: int, batch: int | None) -> 
     each = cache.bytes_per_sequence(d.model, d.stored, prompt + output, bare)
     pool = fitting.pool_of(d) or 0
     room = int(pool // each) if each else DEFAULT_BATCH
+    limit = most_running(fitting.capacity_numbers(d)) or DEFAULT_BATCH
     why = Source(Trust.ASSUMED, f"no --batch given: as many as the pool holds, at most {DEFAULT_BATCH}")
-    return Load(prompt, output, max(1, min(DEFAULT_BATCH, room)), why)
+    return Load(prompt, output, max(1, min(DEFAULT_BATCH, room, limit)), why)
 
 
 def _size_part(d: Deployment, leaf: Leaf) -> dict[str, Any]:
@@ -149,11 +160,14 @@ def _size_part(d: Deployment, leaf: Leaf) -> dict[str, Any]:
 
 
 def _contexts(d: Deployment, pool_bytes: int | None) -> list[dict[str, Any]]:
-    """How many sequences fit at several lengths, block rounding apart: what people read first."""
+    """How many sequences fit at several lengths, as the engine keeps them: what people read first."""
     rows = []
     for tokens in [*(n for n in CONTEXTS if n < d.max_model_len), d.max_model_len]:
-        each = cache.bytes_per_sequence(d.model, d.stored, tokens, bare)
-        count = int(pool_bytes // each) if each and pool_bytes is not None else None
+        each, held = cache.bytes_per_sequence(d.model, d.stored, tokens, bare), None
+        if pool_bytes is not None:
+            held = sequences_of(d, pool_bytes, tokens)
+            held = pool_bytes / each if held is None and each else held
+        count = None if held is None or not each else int(held)
         rows.append({"tokens": tokens, "bytes_per_sequence": each, "sequences": count})
     return rows
 
@@ -187,6 +201,8 @@ def _memory_limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
         if missing > 0:
             return [f"does not fit: {bytes_text(missing)} a rank are missing before any cache"]
         return ["does not fit: weights and reserve leave nothing of the engine's share for the cache"]
+    if capacity["fits"] is None and capacity["kv_tokens"] is None:
+        return [note for note in fit["notes"] if "does not serve" in note]
     if capacity["fits"] is not False:
         return []
     longest, needed = capacity["estimated_max_model_len"], capacity["needed_kv_bytes"]
@@ -208,17 +224,23 @@ def _memory_limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
 def _levers(d: Deployment) -> list[dict[str, Any]]:
     """A few changes to the deployment, each through the same arithmetic."""
     changed: list[tuple[str, dict[str, Any], Deployment]] = []
+    if d.setup.engine == "llama.cpp":
+        narrow = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+        changed.append(("q8_0 caches", narrow, with_flags(d, **narrow)))
+    if d.setup.engine in CONTEXT_DECIDES:
+        return [row for entry in changed if (row := _lever_row(*entry))]
     if d.stored.format.bits > 8:
         sparse = any(g.attention.latent and g.attention.index_width for g in cache.groups_of(d.model))
         name = "fp8_ds_mla" if sparse and d.setup.engine == "vllm" else "fp8"
         changed.append((f"{name} KV cache", {"kv_cache_dtype": name}, with_kv_cache_dtype(d, name)))
     wider = _wider(d)
     if wider is not None:
-        changed.append((f"tensor parallelism over {wider.tp}", {"tp": wider.tp}, wider))
+        stages = f", {d.setup.pp} stages" if d.setup.pp > 1 else ""
+        changed.append((f"tensor parallelism over {wider.tp}{stages}", {"tp": wider.tp}, wider))
     if d.max_model_len > 8192 and d.setup.engine == "vllm":
         shorter = with_flags(d, max_model_len=8192)
         changed.append(("sequences of 8,192 tokens", {"max_model_len": 8192}, shorter))
-    return [_lever_row(name, change, other) for name, change, other in changed]
+    return [row for entry in changed if (row := _lever_row(*entry))]
 
 
 def _wider(d: Deployment) -> Deployment | None:
@@ -235,8 +257,14 @@ def _wider(d: Deployment) -> Deployment | None:
     return None
 
 
-def _lever_row(name: str, change: dict[str, Any], d: Deployment) -> dict[str, Any]:
-    capacity = fitting.capacity_numbers(d)
+def _lever_row(name: str, change: dict[str, Any], d: Deployment) -> dict[str, Any] | None:
+    """One lever's figures; None where the engine refuses the change."""
+    try:
+        capacity = fitting.capacity_numbers(d)
+    except BadInput:
+        return None
+    if capacity.kv_tokens is None:
+        return None
     return {
         "name": name,
         "change": change,
