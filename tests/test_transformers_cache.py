@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+import kvplan
 from conftest import lines
 from kvplan.engines.engine import Setup
 from kvplan.engines.transformers import capacity
 from kvplan.errors import BadInput
-from kvplan.figure import sourced
+from kvplan.figure import bare, sourced
 from kvplan.model.read import read_config
+from kvplan.verbs.deploy import deployment
+from kvplan.verbs.fit import fit_part
 
 ROWS = lines("transformers_cache.jsonl")
 LLAMA = {
@@ -126,9 +129,67 @@ def test_an_explanation_ends_in_its_sources() -> None:
         ({"cache_implementation": "paged"}, "--cache-implementation"),
         ({"max_cache_len": 0}, "--max-cache-len"),
         ({"cache_implementation": "quantized", "cache_config": "{"}, "--cache-config"),
+        ({"cache_implementation": "quantized", "cache_config": {"nbits": "four"}}, "nbits"),
+        ({"cache_implementation": "quantized", "cache_config": {"q_group_size": 0}}, "q_group_size"),
+        ({"cache_config": {"nbits": 4}}, "--cache-config"),
         ({"cache_implementation": "quantized", "cache_config": {"backend": "hqq", "nbits": 5}}, "nbits"),
     ],
 )
 def test_a_flag_that_cannot_be_used_is_named(flags: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInput, match=named):
         of_llama(**flags)
+
+
+def fitted(name: str = "llama-3.1-8b", batch: int | None = None, **given: Any) -> dict[str, Any]:
+    named = {k: given.pop(k) for k in ("kv_cache_dtype", "gpu_memory") if k in given}
+    d = deployment(name, gpu="h100", engine="transformers", flags=given, batch=batch, **named)
+    return dict(fit_part(d, batch, bare))
+
+
+def test_a_length_and_a_kind_can_be_asked_for() -> None:
+    short = fitted(max_length=4096)
+    assert short["capacity"]["kv_bytes"] == short["memory"]["kv_pool_bytes"] == 4096 * 131_072
+    both = {"max_length": 100, "max_cache_len": 4096}
+    assert fitted(**both, cache_implementation="static")["capacity"]["kv_bytes"] >= 4096 * 131_072
+    assert fitted(**both)["capacity"]["kv_bytes"] == 100 * 131_072
+    assert kvplan.fit("llama-3.1-8b", gpu="h100", engine="transformers", max_length=4096)["capacity"]["fits"]
+
+
+@pytest.mark.parametrize("old", ["sliding_window", "hybrid", "hybrid_chunked"])
+def test_old_names_of_static_caches_are_read_as_such(old: str) -> None:
+    found = of_llama(cache_implementation=old, max_length=100)
+    assert found.kv_bytes == of_llama(cache_implementation="static", max_length=100).kv_bytes
+    assert "static" in found.notes[0]
+
+
+def test_a_batch_is_held_by_the_cache() -> None:
+    one, many = fitted(max_length=4096), fitted(batch=64, max_length=4096)
+    assert many["capacity"]["kv_bytes"] == 64 * one["capacity"]["kv_bytes"]
+    assert many["capacity"]["max_running_requests"] == 64
+    assert many["memory"]["activation_bytes"] > 32 * one["memory"]["activation_bytes"]
+    assert fitted(batch=64)["capacity"]["fits"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "backend"), [("int4", 4, "quanto"), ("int8", 8, "hqq"), ("fp8", 8, "fp8")]
+)
+def test_a_narrow_format_is_a_quantised_cache(name: str, bits: int, backend: str) -> None:
+    found = fitted(kv_cache_dtype=name, max_length=8192)
+    assert found["capacity"]["kv_bytes"] < fitted(max_length=8192)["capacity"]["kv_bytes"] * 0.6
+    assert found["engine"]["settings"]["cache_config"] == {"backend": backend, "nbits": bits}
+    assert found["engine"]["settings"]["cache_implementation"] == "quantized"
+    assert any(f"{bits} bits" in note for note in found["notes"])
+
+
+def test_a_format_that_transformers_has_not_is_refused_with_those_it_has() -> None:
+    with pytest.raises(BadInput, match=r"nvfp4.*use int4, int8, fp8"):
+        fitted(kv_cache_dtype="nvfp4")
+    with pytest.raises(BadInput, match=r"static.*quantized"):
+        fitted(kv_cache_dtype="int8", cache_implementation="static")
+    assert fitted(kv_cache_dtype="bf16")["capacity"] == fitted()["capacity"]
+
+
+def test_a_model_without_a_length_is_told_a_flag_that_works() -> None:
+    with pytest.raises(BadInput, match="--max-length 8192"):
+        fitted("falcon-mamba-7b")
+    assert fitted("falcon-mamba-7b", max_length=8192)["capacity"]["fits"] is True

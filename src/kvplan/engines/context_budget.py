@@ -83,9 +83,12 @@ def _llama_cpp(d: Deployment, leaf: Leaf) -> dict[str, Any]:
 def _transformers(d: Deployment, leaf: Leaf) -> dict[str, Any]:
     """Weights, the cache at the length asked for, and the peak of one prompt's pass."""
     cache = cache_bytes(d, leaf)
-    given = d.setup.flags.get("prompt_tokens")
+    given, batch = d.setup.flags.get("prompt_tokens"), d.setup.flags.get("batch_size", 1)
     why = Source(Trust.ASSUMED if given is None else Trust.STATED, "tokens of one pass")
-    tokens = leaf("prompt_tokens", _PROMPT_TOKENS if given is None else given, "token", why)
+    prompt = min(_PROMPT_TOKENS if given is None else given, d.max_model_len)
+    tokens = leaf("prompt_tokens", prompt, "token", why)
+    if batch > 1:
+        tokens = tokens * leaf("batch", batch, "sequence", Source(Trust.STATED, "--batch"))
     parts = {}
     for end in ENDS:
         scale, rate = (

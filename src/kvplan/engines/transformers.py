@@ -7,19 +7,15 @@ transformers 5.24.0 cache_utils.py; what a version does differently is in facts/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kvplan.engines.engine import CacheGroup, Capacity, Setup
-from kvplan.engines.transformers_quantized import Quantized, quantized_bytes, quantized_setting
-from kvplan.errors import BadInput, shown
+from kvplan.engines.transformers_asked import FACTS, Asked, asked_of
+from kvplan.engines.transformers_quantized import quantized_bytes
 from kvplan.facts import store
-from kvplan.facts.formats import find_format
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, least, most, named, total, value_of
 from kvplan.model.model import Attention, Model, State
-
-FACTS = "engines/transformers.toml"
 
 
 @formula("token", "transformers 5.24.0 cache_utils.py DynamicSlidingWindowLayer")
@@ -52,21 +48,6 @@ def convolution_state_bytes(batch: Number, channels: Number, columns: Number, va
 def recurrent_state_bytes(batch: Number, values: Number, value_bytes: Number) -> Number:
     """A recurrent state of each sequence."""
     return batch * values * value_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The cache asked for: its kind, tokens of each sequence, sequences, and bytes of one value."""
-
-    kind: str
-    tokens: Any
-    batch: Any
-    value_bytes: Any
-    prompt: int
-    encoder_tokens: int
-    latent: bool
-    quantized: Quantized | None
-    settings: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +96,7 @@ def capacity(model: Model, setup: Setup, pool_bytes: int | None, leaf: Leaf = ba
 
 def largest_tokens(model: Model, setup: Setup, pool_bytes: int) -> int | None:
     """Tokens of each sequence whose cache, peak included, fits a pool in bytes; None if not one does."""
-    low, high = 0, model.max_context or 2**24
+    low, high = 0, max(model.max_context or 2**24, int(value_of(asked_of(model, setup, bare).tokens)))
     while low < high:
         middle = (low + high + 1) // 2
         asked = asked_of(model, setup, bare, middle)
@@ -123,77 +104,6 @@ def largest_tokens(model: Model, setup: Setup, pool_bytes: int) -> int | None:
             (middle, high) if held_bytes(model, asked, bare).peak_bytes <= pool_bytes else (low, middle - 1)
         )
     return low or None
-
-
-def asked_of(model: Model, setup: Setup, leaf: Leaf, tokens: int | None = None) -> Asked:
-    """The cache that a setup asks for; `tokens` replaces its length. Raises BadInput for a bad flag."""
-    flags, facts = _flags(setup), store.toml(FACTS)
-    settings: dict[str, tuple[Any, str]] = {}
-    kind = str(flags.get("cache_implementation") or facts["cache"]["default"]).lower()
-    if "cache_implementation" not in flags:
-        settings["cache_implementation"] = (kind, facts["cache"]["source"])
-    if kind not in facts["cache"]["kinds"]:
-        raise BadInput(
-            f"--cache-implementation: {shown(kind)}; expected one of {', '.join(facts['cache']['kinds'])}"
-        )
-    length, source = tokens, Source(Trust.STATED, "--max-cache-len")
-    if length is None and "max_cache_len" in flags:
-        length = _count(flags, "max_cache_len")
-    if length is None:
-        if not model.max_context:
-            raise BadInput(f"--max-cache-len: not given, and {model.file} states no context; give one")
-        length, source = model.max_context, model.origin("max_context")
-    batch = _count(flags, "batch_size") if "batch_size" in flags else 1
-    dtype = find_format(
-        setup.dtype if setup.dtype != "auto" else model.dtype or "bfloat16", "--dtype", "weights"
-    )
-    latent = rule("latent", setup.version)
-    return Asked(
-        kind=kind,
-        tokens=leaf("tokens", length, "token", source),
-        batch=leaf("batch", batch, "sequence", Source(Trust.STATED, "--batch")),
-        value_bytes=leaf(
-            "value_bytes", dtype.block_bytes, "B/value", Source(Trust.STATED, f"cache in {dtype.name}")
-        ),
-        prompt=min(_count(flags, "prompt_tokens") if "prompt_tokens" in flags else length, length),
-        encoder_tokens=_count(flags, "encoder_tokens") if "encoder_tokens" in flags else 0,
-        latent=latent["value"] == "latent",
-        quantized=quantized_setting(flags, kind, setup.kv_cache_dtype, facts["quantized"], settings),
-        settings=settings,
-    )
-
-
-def rule(name: str, version: str) -> dict[str, Any]:
-    """The entry of that rule which a version follows; the newest version for an empty one."""
-    asked = _parts(version or str(store.toml(FACTS)["newest"]))
-    entries: list[dict[str, Any]] = store.toml(FACTS)[name]
-    return next(entry for entry in entries if asked >= _parts(entry["from"]))
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    try:
-        parts = tuple(int(part) for part in version.strip().removeprefix("v").split("."))
-    except ValueError:
-        known = ", ".join(store.toml(FACTS)["versions"])
-        raise BadInput(f"--engine-version: {shown(version)} is not known; known: {known}") from None
-    return parts
-
-
-def _flags(setup: Setup) -> dict[str, Any]:
-    names = {alias: flag for flag, found in store.toml(FACTS)["alias"].items() for alias in found}
-    plain = {flag.lstrip("-").replace("-", "_"): v for flag, v in setup.flags.items() if v is not None}
-    return {names.get(flag, flag): value for flag, value in plain.items()}
-
-
-def _count(flags: Mapping[str, Any], flag: str) -> int:
-    value = flags[flag]
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise BadInput(f"--{flag.replace('_', '-')}: {shown(value)}; expected a whole number of 1 or more")
-    return number
 
 
 def shapes_of(a: Attention, asked: Asked) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -368,7 +278,7 @@ def _states(model: Model, asked: Asked, leaf: Leaf) -> Any:
 
 def _notes(model: Model, asked: Asked) -> list[str]:
     attentions = [a for _, layer in model.grouped() for a in layer.attentions]
-    notes = []
+    notes = list(asked.notes)
     if asked.kind == "dynamic" and any(a.window for a in attentions):
         notes.append("after a prompt, layers with a window still store all of it until the next token")
     if any(a.latent for a in attentions):

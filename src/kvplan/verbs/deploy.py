@@ -26,7 +26,13 @@ Size = str | int | None
 # Of other makers vLLM runs as a plugin with rules of its own; CUDA's stand in for them.
 _PLATFORMS = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu"}
 KNOWN_VENDORS = tuple(_PLATFORMS)
-_LENGTHS = ("max_model_len", "context_length", "max_seq_len", "ctx_size")
+_LENGTHS = ("max_model_len", "context_length", "max_seq_len", "ctx_size", "max_length", "max_cache_len")
+_LENGTH_FLAGS = {
+    "sglang": "context-length",
+    "tensorrt-llm": "max-seq-len",
+    "llama.cpp": "ctx-size",
+    "transformers": "max-length",
+}
 _MEASURED = {
     "weights_memory": "weight_bytes",
     "activation_memory": "activation_bytes",
@@ -61,11 +67,13 @@ def deployment(
     memory_in_use: Size = None,
     measured: Mapping[str, Size] | None = None,
     flags: Mapping[str, Any] | None = None,
+    batch: int | None = None,
 ) -> Deployment:
     """The deployment that these words describe.
 
     `measured`: weights_memory, activation_memory, graph_memory, kv_cache_memory_bytes, as sizes.
-    `flags`: the engine's own settings, checked, names with underscores. Raises BadInput or UnknownName.
+    `flags`: the engine's own settings, checked, names with underscores. `batch`: sequences at once, a
+    setting of the cache under transformers. Raises BadInput or UnknownName.
     """
     loaded = given_model(model, dtype, quantization)
     if dtype == "auto":
@@ -76,6 +84,8 @@ def deployment(
     cache.check_split(loaded, split.tp)
     name = find_engine(engine)
     given = dict(flags or {})
+    if batch is not None and name == "transformers":
+        given["batch_size"] = batch
     found = {_MEASURED[k]: _measured(k, v) for k, v in (measured or {}).items() if v is not None}
     platform, accelerator = _device(gpu)
     memory, source = _memory(accelerator, gpu_memory)
@@ -151,7 +161,7 @@ def _length(model: Model, flags: Mapping[str, Any], engine: str) -> tuple[int, S
     if model.max_context is None and engine == "vllm":
         return 2048, Source(Trust.ENGINE_RULE, "vLLM 0.32.0 config/model.py: no length in the config")
     if model.max_context is None:
-        flag = {"sglang": "context-length", "llama.cpp": "ctx-size"}.get(engine, "max-seq-len")
+        flag = _LENGTH_FLAGS[engine]
         raise BadInput(f"--{flag}: {model.file} states no context length; give one, such as --{flag} 8192")
     return model.max_context, model.origin("max_context")
 
