@@ -60,4 +60,5 @@ def rules_between(engine: str, older: str, newer: str) -> list[str]:
 def _rule(row: Mapping[str, Any]) -> str:
     """What a change sets and where that was read."""
     values = ", ".join(f"{name} = {value}" for name, value in row.get("set", {}).items())
-    return f"{values} ({row['source']})" if values else str(row["source"])
+    kind = "assumed from logs: " if "low" in row else ""
+    return f"{kind}{values} ({row['source']})" if values else str(row["source"])

@@ -25,6 +25,8 @@ from kvplan.verbs.pasted import Pasted, settings
 from kvplan.verbs.verdict import most_running, sequences_of
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
+# What a lever's row will say of time and cost, which need an estimate and not a floor.
+_LATER = ("ttft_seconds", "tpot_seconds", "output_tokens_per_second", "cost_per_million_output_tokens")
 CONTEXTS = (2048, 8192, 32768, 131072, 262144, 1048576)
 
 
@@ -271,4 +273,6 @@ def _lever_row(name: str, change: dict[str, Any], d: Deployment) -> dict[str, An
         "bytes_per_token": cache.bytes_per_token(d.model, d.stored, bare, after_windows=False),
         "kv_tokens": capacity.kv_tokens,
         "max_concurrency": capacity.max_concurrency,
+        **dict.fromkeys(_LATER),
+        "note": "",
     }
