@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from kvplan.facts import store
-from kvplan.facts.names import squash, stem
+from kvplan.facts.names import same_digits, squash, stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,26 @@ def find_model(name: str) -> Entry | None:
         return by_id[alias.lower()]
     pool = [e for e in entries() if not org or e.id.lower().startswith(f"{org.lower()}/")]
     for key in (squash, stem):
-        found = [e for e in pool if key(e.id.rpartition("/")[2]) == key(tail)]
+        alike = [e for e in pool if key(e.id.rpartition("/")[2]) == key(tail)]
+        found = [e for e in alike if same_digits(tail, e.id.rpartition("/")[2])]
         if found:
             return _best(found)
     return None
+
+
+def begin_with(name: str) -> list[str]:
+    """Ids whose name, or a later word of it on, begins as that name does: the shortest first."""
+    typed = squash(name)
+    ids = [entry.id for entry in entries()]
+    first = [id for id in ids if squash(id.rpartition("/")[2]).startswith(typed)]
+    later = [id for id in ids if id not in first and any(s.startswith(typed) for s in _tails(id))]
+    return [*sorted(first, key=len), *sorted(later, key=len)] if typed else []
+
+
+def _tails(id: str) -> list[str]:
+    """The squashed name from each of its words on."""
+    words = re.split(r"[^A-Za-z0-9.]+", id.rpartition("/")[2])
+    return [squash("".join(words[i:])) for i in range(len(words))]
 
 
 def _alias(org: str, tail: str) -> str | None:
@@ -86,7 +103,7 @@ def _alias(org: str, tail: str) -> str | None:
     for short, id in store.toml("aliases.toml")["models"].items():
         owner, _, name = short.rpartition("/")
         owners = {owner.lower()} if owner else {"", id.partition("/")[0].lower()}
-        if squash(name) == squash(tail) and org.lower() in owners:
+        if squash(name) == squash(tail) and same_digits(tail, name) and org.lower() in owners:
             return str(id)
     return None
 

@@ -23,6 +23,23 @@ def stem(name: str) -> str:
     return squash("".join(words))
 
 
+def same_digits(typed: str, known: str) -> bool:
+    """Whether names alike once squashed also part their digits alike: qwen2-57b is not qwen2.5-7b.
+
+    A mark other than a dot between two digits of one name must part them in the other too, unless the
+    typed name has no marks at all.
+    """
+    if not re.search(r"[^a-z0-9]", typed.lower()):
+        return True
+    return _parted(known, False) <= _parted(typed, True) and _parted(typed, False) <= _parted(known, True)
+
+
+def _parted(name: str, dots: bool) -> set[int]:
+    """How many digits stand before each mark that parts two of them."""
+    marks = r"[0-9](?=[^a-z0-9]+[0-9])" if dots else r"[0-9](?=[^a-z0-9.]+[0-9])"
+    return {len(re.findall("[0-9]", name[: m.end()])) for m in re.finditer(marks, name.lower())}
+
+
 def tokens(name: str) -> set[str]:
     """The words of a name, letters and digits kept together."""
     return {w for w in re.split(r"[^a-z0-9]+", name.lower()) if w}

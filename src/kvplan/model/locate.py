@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.errors import BadConfig, BadInput, UnknownName, Unreachable, did_you_mean, shown
-from kvplan.facts.catalogue import Entry, entries, find_model
+from kvplan.facts.catalogue import Entry, begin_with, entries, find_model
 from kvplan.figure import Source, Trust
 from kvplan.model import gguf_model
 from kvplan.model.hub import fetch_model, is_repo_id
@@ -22,6 +22,7 @@ from kvplan.model.tensors import TensorList
 from kvplan.units import bytes_text
 
 MAX_CONFIG_BYTES = 32 * 2**20
+_LISTED = 6  # built-in names that an error lists
 _FILES = (".json", ".gguf", ".safetensors")
 
 
@@ -68,6 +69,13 @@ def _exists(path: Path) -> bool:
 def _not_found(text: str) -> UnknownName:
     if text.endswith(_FILES) or text.startswith((".", "/", "~")):
         return UnknownName(f"MODEL: no file or folder {shown(text)}; check the path")
+    several = begin_with(text)
+    if several:
+        more = f" or {len(several) - _LISTED} more" if len(several) > _LISTED else ""
+        return UnknownName(
+            f"MODEL: {shown(text)} is neither built in nor a file here; "
+            f"did you mean {' or '.join(several[:_LISTED])}{more}?"
+        )
     known = [e.id for e in entries()] + [e.id.rpartition("/")[2] for e in entries()]
     return UnknownName(
         f"MODEL: {shown(text)} is neither built in nor a file here; "
