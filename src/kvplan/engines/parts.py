@@ -7,6 +7,7 @@ from typing import Any
 
 from kvplan.cost.weights import Split
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.drafter import drafter_room
 from kvplan.engines.loaded import are_known, weights_on_rank
 from kvplan.engines.lora import lora_room
 from kvplan.facts import store
@@ -38,9 +39,14 @@ def fullest_weights(d: Deployment, leaf: Leaf) -> Any:
     arch = d.accelerator.arch if d.accelerator else None
     s = d.setup
     splits = [Split(tp=s.tp, pp=s.pp, stage=stage, ep=s.ep) for stage in range(s.pp)]
-    largest = max(splits, key=lambda split: value_of(weights_on_rank(d.model, split, bare, arch)))
-    loaded = weights_on_rank(d.model, largest, leaf, arch) + lora_room(d.model, s, largest, leaf)
-    return named("weight_bytes", "B", loaded)
+    largest = max(splits, key=lambda split: value_of(_on_rank(d, split, bare, arch)))
+    return named("weight_bytes", "B", _on_rank(d, largest, leaf, arch))
+
+
+def _on_rank(d: Deployment, split: Split, leaf: Leaf, arch: str | None) -> Any:
+    """The model's weights on a rank, with slots for adapters and the drafter's weights."""
+    loaded = weights_on_rank(d.model, split, leaf, arch) + lora_room(d.model, d.setup, split, leaf)
+    return loaded + drafter_room(d, split, leaf, arch)
 
 
 def with_measured(d: Deployment, reserve: Mapping[str, Any], leaf: Leaf) -> dict[str, Any]:

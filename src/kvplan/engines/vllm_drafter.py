@@ -1,8 +1,8 @@
 """Caches that a speculative decoder adds after the model's own layers.
 
 `setup.drafter`: `method` (mtp, eagle, eagle3, dflash, draft_model, …), `num_speculative_tokens`, and
-what is drafted with: `model` (a Model), or `layers` (how many; MTP takes the config's). vLLM
-registers them like the model's layers, 0.32.0 v1/spec_decode.
+what is drafted with: `model` (a Model), or `layers` (how many; MTP takes the config's, of `ahead_of`
+where another checkpoint is named). vLLM registers them like the model's layers, 0.32.0 v1/spec_decode.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import replace
 from kvplan.engines.vllm_layers import Rank, attention_specs, layers_of
 from kvplan.engines.vllm_specs import CacheLayer
 from kvplan.errors import BadInput, shown
+from kvplan.facts.drafters import keeps
 from kvplan.model.model import Attention, Model
 
 _DRAFTED = ("full", "latent", "sliding", "chunked")
-NO_CACHE = ("ngram", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
 
 
 def drafter_layers(rank: Rank, block: int) -> tuple[CacheLayer, ...]:
     """The drafter's caches, numbered after the model's layers."""
     drafter = rank.setup.drafter
-    if not drafter or drafter.get("method") in NO_CACHE:
+    if not drafter or keeps(drafter.get("method")) == "nothing":
         return ()
     first = len(rank.model.layers)
     draft = drafter.get("model")
@@ -29,7 +29,9 @@ def drafter_layers(rank: Rank, block: int) -> tuple[CacheLayer, ...]:
         return _of_model(rank, draft, block, first)
     count = drafter.get("layers")
     if count is None:
-        count = rank.model.mtp_layers or 1 if drafter.get("method") == "mtp" else 1
+        ahead = drafter.get("ahead_of") or rank.model
+        own = keeps(drafter.get("method")) == "ahead" or drafter.get("method") == "dspark"
+        count = ahead.mtp_layers or 1 if own else 1
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise BadInput(f"--speculative-config: {shown(count)} draft layers; give at least one")
     attention = last_attention(rank.model)
@@ -38,7 +40,7 @@ def drafter_layers(rank: Rank, block: int) -> tuple[CacheLayer, ...]:
 
 
 def _of_model(rank: Rank, draft: Model, block: int, first: int) -> tuple[CacheLayer, ...]:
-    tp = int((rank.setup.drafter or {}).get("draft_tensor_parallel_size") or rank.setup.tp)
+    tp = 1 if (rank.setup.drafter or {}).get("draft_tensor_parallel_size") == 1 else rank.setup.tp
     own = replace(rank, model=draft, setup=replace(rank.setup, tp=tp, drafter=None), drafted=0)
     return tuple(CacheLayer(first, m.spec) for m in layers_of(own, block))
 

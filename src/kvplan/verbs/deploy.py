@@ -19,6 +19,7 @@ from kvplan.figure import Source, Trust
 from kvplan.model.model import Model
 from kvplan.units import parse_bytes
 from kvplan.verbs.check import whole
+from kvplan.verbs.drafted import drafter_of
 from kvplan.verbs.given import ModelLike, given_model
 from kvplan.verbs.size import MAX_TP, stored_as
 
@@ -96,6 +97,8 @@ def deployment(
         ranks["ep"] = (
             split.tp * split.dp
         )  # vLLM 0.32.0 distributed/parallel_state.py: all ranks share the experts
+    drafter = drafter_of(given, name, loaded, split.tp)
+    loaded = replace(loaded, notes=(*loaded.notes, *drafter.notes))
     setup = Setup(
         engine=name,
         version=find_version(name, engine_version),
@@ -105,7 +108,8 @@ def deployment(
         platform=platform,
         arch=accelerator.arch if accelerator else None,
         memory_bytes=memory,
-        drafter=given.get("speculative_config"),
+        device_mib=_device_mib(accelerator, source),
+        drafter=drafter.setting,
         **ranks,
     )
     length, length_source = _length(loaded, given, name)
@@ -132,6 +136,13 @@ def _memory(accelerator: Accelerator | None, given: Size) -> tuple[int | None, S
         return _size("--gpu-memory", given), Source(Trust.STATED, "--gpu-memory")
     total = device_total(accelerator) if accelerator else None
     return total or (None, Source(Trust.STATED, "no accelerator given"))
+
+
+def _device_mib(accelerator: Accelerator | None, source: Source) -> float | None:
+    """The device's total as nvidia-smi shows it; None where another memory is stated."""
+    if accelerator is None or not accelerator.memory_bytes or source.where == "--gpu-memory":
+        return None
+    return accelerator.memory_bytes / 2**20
 
 
 def _no_memory(gpu: str | None, accelerator: Accelerator | None) -> BadInput:
