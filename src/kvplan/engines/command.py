@@ -137,7 +137,8 @@ def _environment(engine: str, found: _Found, read: Read) -> dict[str, Any]:
 def _search(text: str, environment: dict[str, str], depth: int) -> _Found | None:
     """The first statement that starts an engine; assignments before it count."""
     seen = dict(environment)
-    for words in statements(text):
+    listed = statements(text)
+    for i, words in enumerate(listed):
         if words[0] in ("export", "set") and len(words) > 1:
             seen |= _assignments(words[1:])
             continue
@@ -146,8 +147,13 @@ def _search(text: str, environment: dict[str, str], depth: int) -> _Found | None
             continue
         found = _program(words, seen, depth)
         if found is not None:
+            found.notes += [_left_out(after) for after in listed[i + 1 :]]
             return found
     return None
+
+
+def _left_out(words: list[str]) -> str:
+    return f"what follows the engine's command is left out: {shown(' '.join(words)[:60])}"
 
 
 def _assignments(words: list[str]) -> dict[str, str]:

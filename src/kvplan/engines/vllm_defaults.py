@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvplan.engines.engine import Setup
+from kvplan.engines.vllm_connector import connector_notes, overrules, turns_hybrid_off
 from kvplan.engines.vllm_version import Rules, row_for, table_of
 from kvplan.errors import BadInput, shown
 from kvplan.model.model import Model
@@ -114,7 +115,8 @@ def _length(s: Settings, model: Model, setup: Setup, rules: Rules) -> None:
         s.fill("max_model_len", model.max_context, model.origin("max_context").where)
     else:
         s.fill("max_model_len", 2048, "vLLM 0.32.0 config/model.py: no length in the config")
-    if length and model.max_context and length > model.max_context:
+    allowed = str(setup.flags.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0")) not in ("0", "False")
+    if length and model.max_context and length > model.max_context and not allowed:
         s.notes.append(
             f"max_model_len {length:,} is above the config's {model.max_context:,}: vllm refuses it "
             "unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
@@ -218,8 +220,14 @@ def _hybrid(s: Settings, model: Model, setup: Setup, rules: Rules) -> None:
     off = on_flag(setup.flags, "disable_hybrid_kv_cache_manager")
     chunked = any(a.kind == "chunked" for _, layer in model.grouped() for a in layer.attentions)
     allowed = setup.flags.get("VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE")
+    connector = turns_hybrid_off(setup) if rules.hybrid_manager else None
+    s.notes += connector_notes(setup)
     if not rules.hybrid_manager:
         s.fill("hybrid_manager", False, rules.source("hybrid_manager"))
+    elif connector and (off is None or overrules(setup.version)):
+        s.fill("hybrid_manager", False, connector)
+        if len({layer.kinds for _, layer in model.grouped()}) > 1:
+            s.notes.append(f"the hybrid manager is off: {connector}")
     elif off is not None:
         s.fill("hybrid_manager", not off, GIVEN)
     elif chunked and not (rules.chunked_hybrid if allowed is None else str(allowed) not in ("0", "False")):

@@ -11,6 +11,7 @@ from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import Setup
 from kvplan.engines.loaded import as_loaded
 from kvplan.engines.registry import CONTEXT_DECIDES
+from kvplan.engines.vllm_refuses import check_accepted
 from kvplan.errors import BadInput, shown
 from kvplan.facts.accelerators import Accelerator, device_total, find_accelerator
 from kvplan.facts.engine_versions import find_engine, find_version
@@ -112,12 +113,21 @@ def deployment(
         drafter=drafter.setting,
         **ranks,
     )
+    _check_accepted(loaded, setup)
     length, length_source = _length(loaded, given, name)
     in_use = _size("--memory-in-use", memory_in_use) if memory_in_use is not None else 0
     stored = stored_as(loaded, kv_cache_dtype, split.tp, dtype)
     return Deployment(
         loaded, setup, stored, accelerator, memory, source, length, length_source, in_use, found
     )
+
+
+def _check_accepted(model: Model, setup: Setup) -> None:
+    """Refuse what the engine would not start."""
+    if setup.pp > len(model.layers):
+        raise BadInput(f"--pp: {setup.pp} stages for {len(model.layers)} layers; give at most one a layer")
+    if setup.engine == "vllm":
+        check_accepted(model, setup)
 
 
 def _device(gpu: str | None) -> tuple[str, Accelerator | None]:
@@ -133,7 +143,7 @@ def _device(gpu: str | None) -> tuple[str, Accelerator | None]:
 
 def _memory(accelerator: Accelerator | None, given: Size) -> tuple[int | None, Source]:
     if given is not None:
-        return _size("--gpu-memory", given), Source(Trust.STATED, "--gpu-memory")
+        return _size("--gpu-memory", given, 1), Source(Trust.STATED, "--gpu-memory")
     total = device_total(accelerator) if accelerator else None
     return total or (None, Source(Trust.STATED, "no accelerator given"))
 
@@ -155,8 +165,8 @@ def _no_memory(gpu: str | None, accelerator: Accelerator | None) -> BadInput:
     return BadInput("--gpu: the CPU has no memory of its own to share; give --kv-cache-memory-bytes")
 
 
-def _size(field: str, value: str | int) -> int:
-    return whole(field, parse_bytes(value, field) if isinstance(value, str) else value, 0, 2**60)
+def _size(field: str, value: str | int, least: int = 0) -> int:
+    return whole(field, parse_bytes(value, field) if isinstance(value, str) else value, least, 2**60)
 
 
 def _measured(name: str, value: str | int | None) -> tuple[int, Source]:
