@@ -157,7 +157,7 @@ def parameters(model: Model, leaf: Leaf, *, active: bool = False) -> Any:
 
 
 def _values(model: Model, weight: Weight, count: int, copies: int, leaf: Leaf) -> Any:
-    shape = Source(Trust.STATED, f"{model.file}: shape of {weight.name} in {model.model_type}")
+    shape = shapes_source(model, f"shape of {weight.name} in {model.model_type}")
     values: Any = leaf(f"{weight.name}_outputs", weight.outputs, "value", shape)
     if weight.inputs > 1 or weight.bias:
         inputs = leaf(f"{weight.name}_inputs", weight.inputs + weight.bias, "value", shape)
@@ -165,6 +165,14 @@ def _values(model: Model, weight: Weight, count: int, copies: int, leaf: Leaf) -
     if copies != 1:
         values = leaf(f"{weight.name}_copies", copies, "copy", shape) * values
     return leaf(f"{weight.name}_layers", count, "layer", shape) * values if count != 1 else values
+
+
+def shapes_source(model: Model, what: str) -> Source:
+    """The source of a count of parameters: the config's shapes, and what had to be assumed of them."""
+    guess = model.origins.get("shapes")
+    if guess is not None:
+        return Source(guess.trust, f"{guess.where}: {what}")
+    return Source(Trust.STATED, f"{model.file}: {what}")
 
 
 @formula("B")
@@ -220,9 +228,9 @@ def shape_bytes(model: Model, leaf: Leaf, split: Split | None = None) -> Any:
     for stored in stored_parts(model, split):
         where = _source(model, stored)
         bits = stored.scheme.value_bits if stored.scheme else 8 * dtype_of(model).block_bytes
-        what = f"{model.file}: shapes of every matrix" + (f", rank of tp {split.tp}" if split.tp > 1 else "")
+        what = "shapes of every matrix" + (f", rank of tp {split.tp}" if split.tp > 1 else "")
         part = stored_bytes(
-            leaf(f"{stored.name}_values", stored.values, "value", Source(Trust.STATED, what)),
+            leaf(f"{stored.name}_values", stored.values, "value", shapes_source(model, what)),
             leaf(f"{stored.name}_bits", bits, "bit", where),
             leaf(f"{stored.name}_scale_bytes", stored.scale_bytes, "B", where) if stored.scale_bytes else 0,
         )

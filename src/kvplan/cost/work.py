@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kvplan.cost import pairs
-from kvplan.cost.weights import read_bytes
-from kvplan.figure import Leaf, Number, Source, Trust, formula, least, power, total
+from kvplan.cost.weights import read_bytes, shapes_source
+from kvplan.figure import Leaf, Number, formula, least, power, total
 from kvplan.model.model import Attention, Layer, Model, Weight
 
 _NOT_MULTIPLIED = ("embedding", "position", "norm", "head")
@@ -141,11 +141,6 @@ def _layer_flops(
     heads = leaf(f"{label}_index_heads", a.index_heads or 1, "head", a.origin("index_heads"))
     width = leaf(f"{label}_index_width", a.index_width, "value", a.origin("index_width"))
     return [found, index_flops(layers, heads, width, scored)]
-
-
-def shapes_source(model: Model, what: str) -> Source:
-    """The source of a count of parameters: the config's shapes."""
-    return Source(Trust.STATED, f"{model.file}: {what}")
 
 
 def prefill_matmul_flops(model: Model, tokens: Any, leaf: Leaf) -> Any:

@@ -84,9 +84,7 @@ def _kv_heads(keys: Keys, table: Table, query_heads: int) -> int:
         stated = keys.count("kv_heads")
         stated = stated and stated * int(table.get("kv_heads_times", 1))
     if stated is None:
-        keys.origins["kv_heads"] = Source(
-            Trust.ENGINE_RULE, f"no key for KV heads in {keys.file}: one per query head"
-        )
+        keys.origins["kv_heads"] = keys.assume("kv_heads", "one KV head per query head")
     return stated if stated is not None else query_heads
 
 

@@ -39,7 +39,10 @@ def _dense_width(keys: Keys, table: Table, hidden: int) -> int:
     read = keys.find("ff_width", names)
     if read is None:
         times = table.get("times_key")
-        return ((keys.count(times, [times]) if times else None) or 4) * hidden
+        stated = keys.count(times, [times]) if times else None
+        if stated is None:
+            keys.assume("ff_width", f"4 × hidden_size, {4 * hidden:,}")
+        return (stated or 4) * hidden
     width = keys.whole(read[0], keys.here(read[1]), 0, 16777216)
     width = width * int(table.get("width_numerator", 1)) // int(table.get("width_denominator", 1))
     if table.get("auto_adjust") and keys.flag(table["auto_adjust"], bool(table.get("auto_adjust_default"))):
@@ -92,6 +95,7 @@ def _active_experts(keys: Keys, experts: int) -> int:
     read = keys.find("experts_per_token")
     active = keys.count("experts_per_token")
     if read is None or active is None:
+        keys.assume("experts_per_token", f"all {experts} experts for every token")
         return experts
     if active > experts and read[2].trust is Trust.STATED:
         raise keys.wrong(read[0], active, f"there are {experts} experts")

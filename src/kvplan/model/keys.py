@@ -25,6 +25,7 @@ class Keys:
         self.own_defaults: dict[str, Any] = spec.get("defaults", {})
         self.origins: dict[str, Source] = {}
         self.used: set[str] = set()  # keys whose value was taken
+        self.assumed: dict[str, str] = {}  # what stands in for keys that a model type without a file lacks
         self.layer_source: Source | None = None  # where the kinds of the layers were read
         self.layer: int | None = None  # which layer is being read, for keys that list one value each
 
@@ -48,6 +49,14 @@ class Keys:
         if null:
             return None
         return self._default(names)
+
+    def assume(self, quantity: str, instead: str) -> Source:
+        """The source of what stands in for an absent key: a rule of known types, a guess of others."""
+        names = self.spellings(quantity)
+        if not self.spec.get("names_unused"):
+            return Source(Trust.ENGINE_RULE, f"no {names[0]} in {self.file}: {instead}")
+        self.assumed[names[0]] = instead
+        return Source(Trust.ASSUMED, f"{self.file} states no {names[0]}: {instead}")
 
     def _default(self, names: list[str]) -> Read | None:
         for table, where in (

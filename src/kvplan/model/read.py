@@ -23,7 +23,7 @@ from kvplan.model.keys import PER_LAYER, Keys
 from kvplan.model.model import Attention, Layer, Model, Weight
 from kvplan.model.spelling import spell
 from kvplan.model.state import state_of
-from kvplan.model.unknown import unused_note
+from kvplan.model.unknown import assumed_notes, assumed_origins, unused_note
 
 
 def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str, Any] | None = None) -> Model:
@@ -38,10 +38,15 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
     layers, origins = _layers(keys, spec)
     notes += unused_note(keys)
     hidden = keys.need("hidden") if _needs_hidden(spec) else keys.count("hidden") or 0
-    weights = _outer_weights(keys, raw, spec, hidden, keys.count("vocab") or 0)
+    vocab = keys.count("vocab")
+    if vocab is None:
+        keys.assume("vocab", "no embedding and no head counted")
+    weights = _outer_weights(keys, raw, spec, hidden, vocab or 0)
+    notes += assumed_notes(keys)
     context, context_source = max_context(keys)
     origins |= {k: keys.origins[k] for k in ("hidden", "vocab") if k in keys.origins}
     origins["max_context"] = context_source
+    origins |= assumed_origins(keys)
     model = Model(
         id=id or file,
         model_type=model_type,
@@ -49,7 +54,7 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
         layers=layers,
         weights=weights,
         hidden=hidden,
-        vocab=keys.count("vocab") or 0,
+        vocab=vocab or 0,
         max_context=context,
         dtype=dtype_of(raw, text, file),
         quantization=quantization_config(raw, keys, sidecar),

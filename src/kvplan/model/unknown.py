@@ -8,6 +8,7 @@ from typing import Any
 from kvplan.errors import shown
 from kvplan.facts import store
 from kvplan.facts.model_types import Spec, is_encoder, overlay, spec_of, with_defaults
+from kvplan.figure import Source, Trust
 from kvplan.model.keys import Keys
 
 Table = dict[str, Any]
@@ -42,6 +43,22 @@ def unknown_spec(name: str | None, text: Table, file: str) -> tuple[str, Spec, l
         {**with_defaults(spec, name or ""), "settled": used, "names_unused": True},
         [note],
     )
+
+
+def assumed_notes(keys: Keys) -> list[str]:
+    """A note that names what stands in for each key that is missing; empty where nothing does."""
+    if not keys.assumed:
+        return []
+    said = "; ".join(f"no {key}: {instead}" for key, instead in keys.assumed.items())
+    return [f"assumed for a model type that is not known, since {keys.file} states {said}"]
+
+
+def assumed_origins(keys: Keys) -> dict[str, Source]:
+    """Where the shapes of the weights come from, if part of them is assumed."""
+    if not keys.assumed:
+        return {}
+    said = ", ".join(f"no {key}" for key in keys.assumed)
+    return {"shapes": Source(Trust.ASSUMED, f"{keys.file} states {said}")}
 
 
 def unused_note(keys: Keys) -> list[str]:
