@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,34 +25,45 @@ from kvplan.units import bytes_text
 MAX_CONFIG_BYTES = 32 * 2**20
 _LISTED = 6  # built-in names that an error lists
 _FILES = (".json", ".gguf", ".safetensors")
+Change = tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]  # what it is called, and what it does
 
 
-def load_model(name: str | os.PathLike[str] | dict[str, Any]) -> Model:
+def load_model(name: str | os.PathLike[str] | dict[str, Any], change: Change | None = None) -> Model:
     """The model of that name, path, folder, GGUF file, Hub repository, or config given as a dict.
 
+    `change` makes another config of the one found, before it is read.
     Raises UnknownName when nothing is called that, BadConfig or BadInput when it cannot be read,
     Unreachable when the Hub does not answer.
     """
     if isinstance(name, dict):
-        return read_config(name, "config given", str(name.get("_name_or_path") or "config"))
+        return _read(name, "config given", str(name.get("_name_or_path") or "config"), None, change)
     text = os.fspath(name)
     if not text.strip() or "\0" in text:
         raise BadInput("MODEL: empty; give a model id, a config.json, a folder or a .gguf file")
     path = Path(text).expanduser()
     if _exists(path):
-        return load_path(path)
+        return load_path(path, change)
     entry = find_model(text)
     if entry is not None:
-        return load_entry(entry)
+        return load_entry(entry, change)
     if is_repo_id(text) and not text.endswith(_FILES) and not text.startswith("."):
-        return _published_or_near(text)
+        return _published_or_near(text, change)
     raise _not_found(text)
 
 
-def _published_or_near(text: str) -> Model:
+def _read(
+    raw: dict[str, Any], file: str, name: str, sidecar: dict[str, Any] | None, change: Change | None
+) -> Model:
+    if change is None:
+        return read_config(raw, file, name, sidecar)
+    called, changed = change
+    return read_config(changed(raw), f"{file} with {called}", name, sidecar)
+
+
+def _published_or_near(text: str, change: Change | None) -> Model:
     """A model of the Hub; where that fails, the error also names a built-in one of the same name."""
     try:
-        return load_published(text)
+        return load_published(text, change)
     except (UnknownName, Unreachable) as error:
         near = find_model(text.partition("@")[0].rpartition("/")[2])
         if near is None:
@@ -83,38 +95,42 @@ def _not_found(text: str) -> UnknownName:
     )
 
 
-def load_entry(entry: Entry) -> Model:
+def load_entry(entry: Entry, change: Change | None = None) -> Model:
     """A built-in model."""
-    model = read_config(entry.config(), entry.file, entry.id, entry.quantization_sidecar())
+    model = _read(entry.config(), entry.file, entry.id, entry.quantization_sidecar(), change)
     return replace(model, confidence=entry.confidence)
 
 
-def load_published(name: str) -> Model:
+def load_published(name: str, change: Change | None = None) -> Model:
     """A model of the Hugging Face Hub: its config and its weights' headers, never the weights."""
     found = fetch_model(name)
     where = f"config.json of {found.id}@{found.revision[:8]}"
-    model = read_config(found.config, where, found.id, found.sidecar)
+    model = _read(found.config, where, found.id, found.sidecar, change)
     return with_tensors(replace(model, notes=(*model.notes, *found.notes)), found.weights)
 
 
-def load_path(path: Path) -> Model:
+def load_path(path: Path, change: Change | None = None) -> Model:
     """A config under any file name, a .gguf file, or a folder with a config.json and its weights."""
     if path.suffix.lower() == ".gguf" and not path.is_dir():
+        if change is not None:
+            raise BadInput(f"{change[0]}: {path.name} is a GGUF file without a config.json; drop it")
         return load_gguf(path)
     if path.suffix.lower() == ".safetensors" and not path.is_dir():
         raise BadInput(f"MODEL: {path.name} has no config; give the folder that holds it and its config.json")
     if not path.is_dir():
         raw = read_json(path)
         name = path.parent.name if path.name == "config.json" else path.stem
-        return read_config(raw, path.name, str(raw.get("_name_or_path") or name or path.name))
+        return _read(raw, path.name, str(raw.get("_name_or_path") or name or path.name), None, change)
     file = path / "config.json"
     if not file.is_file():
+        if change is not None:
+            raise BadInput(f"{change[0]}: no config.json in {shown(str(path))}; give a folder that has it")
         return _without_config(path)
     raw = read_json(file)
     beside = path / "hf_quant_config.json"
     sidecar = read_json(beside) if beside.is_file() else None
     name = str(raw.get("_name_or_path") or path.resolve().name)
-    model = read_config(raw, file.name, name, sidecar)
+    model = _read(raw, file.name, name, sidecar, change)
     holds = any(path.glob("*.safetensors")) or (path / "model.safetensors.index.json").is_file()
     return with_tensors(model, read_safetensors(path) if holds else None)
 

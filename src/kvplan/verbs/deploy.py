@@ -22,6 +22,7 @@ from kvplan.units import parse_bytes
 from kvplan.verbs.check import whole
 from kvplan.verbs.drafted import drafter_of
 from kvplan.verbs.given import ModelLike, given_model
+from kvplan.verbs.overridden import overridden
 from kvplan.verbs.size import MAX_TP, stored_as
 
 Size = str | int | None
@@ -77,7 +78,7 @@ def deployment(
     `flags`: the engine's own settings, checked, names with underscores. `batch`: sequences at once, a
     setting of the cache under transformers. Raises BadInput or UnknownName.
     """
-    loaded = given_model(model, dtype, quantization)
+    loaded = given_model(overridden(model, flags or {}, find_engine(engine)), dtype, quantization)
     if dtype == "auto":
         loaded = as_loaded(loaded, find_engine(engine))
     split = split or Split()
