@@ -324,7 +324,7 @@ def _answer(model: Model, run: Run, found: list[tuple[Window, Any]], leaf: Leaf)
     number = named("num_blocks", "block", total([n for _, n in found]))
     if value_of(blocks) < 1:
         run.notes.append("no block fits")
-    elif run.length and value_of(tokens) < run.length:
+    elif run.length and value_of(tokens) < _held(run, window):
         run.notes.append(f"max_seq_len {run.length:,} is reduced to the {value_of(tokens):,} tokens that fit")
     if len(found) > 1:
         run.notes.append(
@@ -335,7 +335,7 @@ def _answer(model: Model, run: Run, found: list[tuple[Window, Any]], leaf: Leaf)
     if isinstance(host, int) and host > 0 and value_of(cell):
         run.notes.append(f"host pool: {int(host // value_of(cell)) // run.block:,} blocks beside these")
     return Capacity(
-        fits=value_of(blocks) >= 1,
+        fits=value_of(tokens) >= max(1, _held(run, window)),
         num_blocks=number,
         kv_tokens=tokens,
         max_concurrency=named("max_concurrency", "request", tokens / length) if length is not None else None,
@@ -359,13 +359,17 @@ def _requests(run: Run) -> int:
 def _needed(run: Run, found: list[tuple[Window, Any]]) -> Any:
     parts = []
     for window, _ in found:
-        held = min(run.length or 0, window.tokens or run.length or 0)
-        parts.append(-(-held // run.block) * run.block * window.allocated)
+        parts.append(-(-_held(run, window) // run.block) * run.block * window.allocated)
     return total(parts)
 
 
+def _held(run: Run, window: Window) -> int:
+    """Tokens of one longest sequence that a window keeps; 0 where no length is known."""
+    return min(run.length or 0, window.tokens or run.length or 0)
+
+
 def _group(run: Run, window: Window, blocks: Any) -> CacheGroup:
-    held = min(run.length or 0, window.tokens or run.length or 0)
+    held = _held(run, window)
     tokens = None if blocks is None else int(value_of(blocks)) * run.block
     return CacheGroup(
         "full" if window.tokens is None else f"window_{window.tokens}",
