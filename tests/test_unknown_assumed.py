@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvplan.cost.weights import parameters, shape_bytes
+from kvplan.cost.work import decode_matmul_flops
 from kvplan.figure import Trust, sourced
 from kvplan.model.read import read_config
 
@@ -38,8 +39,10 @@ def _without(key: str, **more: Any) -> dict[str, Any]:
 def test_what_is_assumed_is_named_and_rests_on_a_guess(key: str, said: str) -> None:
     model = read_config(_without(key), "config.json")
     assert any(said in note for note in model.notes)
-    assert model.origin("shapes").trust is Trust.ASSUMED
-    for figure in (parameters(model, sourced), shape_bytes(model, sourced)):
+    figures = [parameters(model, sourced, active=True), decode_matmul_flops(model, sourced)]
+    if key != "num_experts_per_tok":
+        figures += [parameters(model, sourced), shape_bytes(model, sourced)]
+    for figure in figures:
         assert {leaf.source.trust for leaf in figure.weakest()} == {Trust.ASSUMED}
 
 
@@ -51,7 +54,15 @@ def test_key_value_heads_that_are_guessed_say_so_in_the_cache() -> None:
 def test_a_config_that_states_all_of_it_has_nothing_assumed() -> None:
     model = read_config(FULL | EXPERTS, "config.json")
     assert not [note for note in model.notes if note.startswith("assumed")]
-    assert "shapes" not in model.origins
+    assert not [part for part in model.origins if part.startswith("shape.")]
+
+
+def test_only_what_rests_on_the_guess_is_trusted_less() -> None:
+    model = read_config(_without("num_key_value_heads"), "config.json")
+    weakest = {leaf.name for leaf in parameters(model, sourced).weakest()}
+    assert weakest == {"k_proj_outputs", "v_proj_outputs"}
+    model = read_config(_without("num_experts_per_tok"), "config.json")
+    assert {leaf.source.trust for leaf in parameters(model, sourced).weakest()} == {Trust.STATED}
 
 
 def test_a_known_type_follows_its_own_rule() -> None:

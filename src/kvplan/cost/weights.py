@@ -150,29 +150,30 @@ def parameters(model: Model, leaf: Leaf, *, active: bool = False) -> Any:
     parts: dict[str, list[Any]] = {}
     for count, layer in [*model.grouped(), (1, Layer(weights=model.weights))]:
         for weight in layer.weights:
-            copies = weight.active if active and weight.active is not None else weight.copies
-            parts.setdefault(weight.part, []).append(_values(model, weight, count, copies, leaf))
+            parts.setdefault(weight.part, []).append(_values(model, weight, count, leaf, active=active))
     summed = [named(f"{part}_parameters", "value", total(found)) for part, found in parts.items()]
     return named("active_parameters" if active else "parameters", "value", total(summed))
 
 
-def _values(model: Model, weight: Weight, count: int, copies: int, leaf: Leaf) -> Any:
-    shape = shapes_source(model, f"shape of {weight.name} in {model.model_type}")
-    values: Any = leaf(f"{weight.name}_outputs", weight.outputs, "value", shape)
+def _values(model: Model, weight: Weight, count: int, leaf: Leaf, *, active: bool) -> Any:
+    copies = weight.active if active and weight.active is not None else weight.copies
+    what = f"shape of {weight.name} in {model.model_type}"
+    shape = Source(Trust.STATED, f"{model.file}: {what}")
+    side = shapes_source(model, what, f"{weight.name}_outputs")
+    values: Any = leaf(f"{weight.name}_outputs", weight.outputs, "value", side)
     if weight.inputs > 1 or weight.bias:
-        inputs = leaf(f"{weight.name}_inputs", weight.inputs + weight.bias, "value", shape)
+        side = shapes_source(model, what, f"{weight.name}_inputs")
+        inputs = leaf(f"{weight.name}_inputs", weight.inputs + weight.bias, "value", side)
         values = values * inputs
     if copies != 1:
-        values = leaf(f"{weight.name}_copies", copies, "copy", shape) * values
+        routed = shapes_source(model, what, "active_copies") if active and weight.part == "expert" else shape
+        values = leaf(f"{weight.name}_copies", copies, "copy", routed) * values
     return leaf(f"{weight.name}_layers", count, "layer", shape) * values if count != 1 else values
 
 
-def shapes_source(model: Model, what: str) -> Source:
-    """The source of a count of parameters: the config's shapes, and what had to be assumed of them."""
-    guess = model.origins.get("shapes")
-    if guess is not None:
-        return Source(guess.trust, f"{guess.where}: {what}")
-    return Source(Trust.STATED, f"{model.file}: {what}")
+def shapes_source(model: Model, what: str, part: str = "shapes") -> Source:
+    """The source of a shape or a count of parameters: the config, or what had to be assumed for it."""
+    return model.origins.get(f"shape.{part}") or Source(Trust.STATED, f"{model.file}: {what}")
 
 
 @formula("B")

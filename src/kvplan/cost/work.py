@@ -12,7 +12,7 @@ from typing import Any
 
 from kvplan.cost import pairs
 from kvplan.cost.weights import read_bytes, shapes_source
-from kvplan.figure import Leaf, Number, formula, least, power, total
+from kvplan.figure import Leaf, Number, Source, Trust, formula, least, power, total
 from kvplan.model.model import Attention, Layer, Model, Weight
 
 _NOT_MULTIPLIED = ("embedding", "position", "norm", "head")
@@ -143,13 +143,21 @@ def _layer_flops(
     return [found, index_flops(layers, heads, width, scored)]
 
 
+def _active_source(model: Model, what: str) -> Source:
+    """The source of what one token passes: shapes, and of experts how many it is sent to."""
+    return shapes_source(model, what, "active")
+
+
 def prefill_matmul_flops(model: Model, tokens: Any, leaf: Leaf) -> Any:
     """One prompt through the matrices: every token through the layers, one token through the head."""
     body = leaf(
-        "token_parameters", token_parameters(model), "value", shapes_source(model, "matrices a token passes")
+        "token_parameters", token_parameters(model), "value", _active_source(model, "matrices a token passes")
     )
     head = leaf(
-        "head_parameters", head_parameters(model), "value", shapes_source(model, "vocab_size × hidden_size")
+        "head_parameters",
+        head_parameters(model),
+        "value",
+        shapes_source(model, "vocab_size × hidden_size", "head_parameters"),
     )
     return matmul_flops(body, tokens) + matmul_flops(head, 1)
 
@@ -157,7 +165,7 @@ def prefill_matmul_flops(model: Model, tokens: Any, leaf: Leaf) -> Any:
 def decode_matmul_flops(model: Model, leaf: Leaf) -> Any:
     """One new token through everything."""
     both = token_parameters(model) + head_parameters(model)
-    body = leaf("step_parameters", both, "value", shapes_source(model, "matrices and head a token passes"))
+    body = leaf("step_parameters", both, "value", _active_source(model, "matrices and head a token passes"))
     return matmul_flops(body, 1)
 
 
@@ -179,9 +187,10 @@ def _read(model: Model, leaf: Leaf, touched: Callable[[Any, Any], Any]) -> Any:
     experts, active = expert_counts(model)
     if not one or not active:
         return fixed
-    source = shapes_source(model, "experts of the router")
+    source = Source(Trust.STATED, f"{model.file}: experts of the router")
+    chosen = shapes_source(model, "experts of the router", "experts_per_token")
     some = touched(
-        leaf("experts", experts, "expert", source), leaf("experts_per_token", active, "expert", source)
+        leaf("experts", experts, "expert", source), leaf("experts_per_token", active, "expert", chosen)
     )
     return fixed + some * leaf(
         "expert_bytes", one, "B", shapes_source(model, "one expert in every sparse layer, as stored")

@@ -25,7 +25,7 @@ class Keys:
         self.own_defaults: dict[str, Any] = spec.get("defaults", {})
         self.origins: dict[str, Source] = {}
         self.used: set[str] = set()  # keys whose value was taken
-        self.assumed: dict[str, str] = {}  # what stands in for keys that a model type without a file lacks
+        self.assumed: dict[str, str] = {}  # quantities that nothing states, and what stands in for each
         self.layer_source: Source | None = None  # where the kinds of the layers were read
         self.layer: int | None = None  # which layer is being read, for keys that list one value each
 
@@ -55,8 +55,8 @@ class Keys:
         names = self.spellings(quantity)
         if not self.spec.get("names_unused"):
             return Source(Trust.ENGINE_RULE, f"no {names[0]} in {self.file}: {instead}")
-        self.assumed[names[0]] = instead
-        return Source(Trust.ASSUMED, f"{self.file} states no {names[0]}: {instead}")
+        self.assumed[quantity] = f"no {names[0]}: {instead}"
+        return Source(Trust.ASSUMED, f"{self.file} states {self.assumed[quantity]}")
 
     def _default(self, names: list[str]) -> Read | None:
         for table, where in (

@@ -49,16 +49,19 @@ def assumed_notes(keys: Keys) -> list[str]:
     """A note that names what stands in for each key that is missing; empty where nothing does."""
     if not keys.assumed:
         return []
-    said = "; ".join(f"no {key}: {instead}" for key, instead in keys.assumed.items())
+    said = "; ".join(keys.assumed.values())
     return [f"assumed for a model type that is not known, since {keys.file} states {said}"]
 
 
 def assumed_origins(keys: Keys) -> dict[str, Source]:
-    """Where the shapes of the weights come from, if part of them is assumed."""
-    if not keys.assumed:
-        return {}
-    said = ", ".join(f"no {key}" for key in keys.assumed)
-    return {"shapes": Source(Trust.ASSUMED, f"{keys.file} states {said}")}
+    """The sources of shapes and sums that rest on what was assumed."""
+    rests: dict[str, list[str]] = {}
+    for quantity, said in keys.assumed.items():
+        for part in store.toml("unknown_types.toml")["assumed"][quantity]:
+            rests.setdefault(f"shape.{part}", []).append(said)
+    return {
+        part: Source(Trust.ASSUMED, f"{keys.file} states {'; '.join(said)}") for part, said in rests.items()
+    }
 
 
 def unused_note(keys: Keys) -> list[str]:
