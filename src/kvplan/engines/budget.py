@@ -123,16 +123,13 @@ def _outside(d: Deployment, end: str, leaf: Leaf) -> Any:
 def _sglang(d: Deployment, leaf: Leaf) -> dict[str, Any]:
     """A static share of what is free before loading, less the weights; the rest is kept for running."""
     accelerator, mine = device_bytes(d, leaf), fullest_weights(d, leaf)
-    smi = d.accelerator.memory_bytes if d.accelerator and d.memory_source.where != "--gpu-memory" else None
-    fraction = sglang_memory.mem_fraction_static(
-        d.model, d.setup, leaf, device_mib=smi / 2**20 if smi else None
-    )
+    fraction = sglang_memory.mem_fraction_static(d.model, d.setup, leaf)
     fraction = 0 if fraction is None else fraction
     multimodal = sglang_memory.mm_reserve_bytes(d.model, d.setup)
     pools, parts = {}, {}
     for end in ENDS:
         outside = named("overhead_bytes", "B", _outside(d, end, leaf) + in_use(d, leaf))
-        free = named("pre_load_free", "B", accelerator - outside)
+        free = named("pre_load_free", "B", sglang_memory.not_negative(accelerator - outside))
         kept = named("activation_bytes", "B", whole(free * (1 - fraction)) + multimodal)
         after = named("free_after_weights", "B", free - mine)
         pool = named("kv_pool_bytes", "B", sglang_memory.pool_bytes(after, free, fraction, multimodal))

@@ -22,7 +22,8 @@ class Setup:
     `flags` holds only what the user gave, under the engine's own flag names with underscores
     (`max_model_len`, `gpu_memory_utilization`, `ctx_size`, …); an absent one takes the engine's
     default for that version and device. `platform`: cuda, rocm, xpu or cpu. `arch` and `memory_bytes`
-    are the accelerator's, None when only a pool is given. `drafter`: layers that a speculative
+    are the accelerator's, None when only a pool is given; `device_mib` is its total as nvidia-smi
+    shows it, where that is known. `drafter`: layers that a speculative
     decoder adds, as the engine's own setting describes them, or None.
     """
 
@@ -40,6 +41,7 @@ class Setup:
     platform: str = "cuda"
     arch: str | None = None
     memory_bytes: int | None = None
+    device_mib: float | None = None
     drafter: Mapping[str, Any] | None = None
 
 

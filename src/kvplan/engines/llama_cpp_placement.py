@@ -150,6 +150,8 @@ def _split(flags: Flags, free_bytes: Sequence[int]) -> list[float]:
     """Where each device's layers end, as a share of them all: by --tensor-split, else by free memory."""
     given = flags.get("tensor_split")
     parts: Sequence[float] = [float(size) for size in free_bytes]
+    if not any(parts):
+        parts = [1.0] * len(free_bytes)  # nothing is free anywhere: it will not fit, however it is split
     if given is not None:
         words = re.split(r"[,/]", given) if isinstance(given, str) else list(given)
         try:

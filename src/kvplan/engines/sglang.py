@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.engines.engine import CacheGroup, Capacity, Setup
+from kvplan.engines.sglang_memory import mem_fraction_static
 from kvplan.engines.sglang_pool import Stage, pool_bytes_of, stage_of
-from kvplan.engines.sglang_rules import defaults
+from kvplan.engines.sglang_rules import defaults, memory_rules
 from kvplan.engines.sglang_setup import Started, since, started, whole
 from kvplan.engines.sglang_state import states_per_request
 from kvplan.figure import Leaf, Number, Source, Trust, bare, ceiling, formula, least, most, named, value_of
@@ -39,6 +40,7 @@ def capacity(model: Model, setup: Setup, pool_bytes: int | None, leaf: Leaf = ba
     Without a pool, `max_total_tokens` decides, or the figures that need one are None.
     """
     run = started(model, setup)
+    _static_share(model, run)
     pool = None
     if pool_bytes is not None:
         where = Source(Trust.STATED, "bytes given to the cache of one rank")
@@ -54,6 +56,15 @@ def capacity(model: Model, setup: Setup, pool_bytes: int | None, leaf: Leaf = ba
         note = f"{len(found)} stages: the one with the fewest tokens decides"
         run.notes.append(note)
     return _answer(model, run, binding, tokens, leaf)
+
+
+def _static_share(model: Model, run: Started) -> None:
+    """The default share of the device among the settings in force, where the device is known."""
+    given = run.flag("mem_fraction_static")
+    found = mem_fraction_static(model, run.setup) if given is None else None
+    if found is not None:
+        why = f"SGLang {memory_rules(run.setup.version)['source']}"
+        run.settings["mem_fraction_static"] = (found, why)
 
 
 def _sort(tokens: Any) -> float:
@@ -75,11 +86,12 @@ def _answer(model: Model, run: Started, stage: Stage, tokens: Any, leaf: Leaf) -
     length = leaf("context_len", context, "token", model.origin("max_context")) if context else None
     needed = None
     if length is not None:
-        needed = named("needed_kv_bytes", "B", ceiling(length, run.page) * run.page * stage.cell)
+        one = _whole_bytes(ceiling(length, run.page) * run.page * stage.cell)
+        needed = named("needed_kv_bytes", "B", one)
     base: dict[str, Any] = {
         "block_tokens": run.page,
         "bytes_per_block": named("page_bytes", "B", _whole_bytes(stage.cell * run.page)),
-        "needed_kv_bytes": needed if needed is None else _whole_bytes(needed),
+        "needed_kv_bytes": needed,
     }
     if tokens is None:
         return Capacity(
@@ -94,7 +106,7 @@ def _answer(model: Model, run: Started, stage: Stage, tokens: Any, leaf: Leaf) -
         run.notes.append(f"tokens are of all {run.setup.dcp} ranks that share a context, as printed")
     requests = max_running_requests(model, run, stage, tokens, leaf)
     keys, values, both = _sizes(run, stage)
-    if context and value_of(printed) < context:
+    if context and not refused and value_of(printed) < context:
         run.notes.append(
             f"a request of the whole context, {context:,} tokens, does not fit {value_of(printed):,}: "
             "SGLang starts all the same and cuts requests off there"

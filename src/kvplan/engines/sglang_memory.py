@@ -13,7 +13,7 @@ from kvplan.engines.engine import Setup
 from kvplan.engines.sglang_rules import FACTS, memory_rules, rules_of
 from kvplan.engines.sglang_setup import MIB, attention_ranks, is_latent, memory_tier, share, whole
 from kvplan.facts import store
-from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, least, most, named
+from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, least, most, named, value_of
 from kvplan.figure import whole as floor
 from kvplan.model.model import Model
 
@@ -81,14 +81,22 @@ def mem_fraction_static(
     """The share of the device for weights and cache: `--mem-fraction-static`, else the version's default.
 
     `device_mib` is what nvidia-smi shows as the device's total; `vision` is the layers and width of a
-    vision tower, where there is one.
+    vision tower, where there is one. Never below 0: SGLang refuses to start then.
     """
     if setup.flags.get("mem_fraction_static") is not None:
         given = share(setup.flags, "mem_fraction_static", 0.9, 1.0)
         return leaf("mem_fraction_static", given, "", Source(Trust.STATED, "--mem-fraction-static"))
-    mib = device_mib or (setup.memory_bytes or 0) / MIB
-    if not mib:
-        return None
+    mib = device_mib or setup.device_mib or (setup.memory_bytes or 0) / MIB
+    return not_negative(_default_share(model, setup, leaf, mib, vision)) if mib else None
+
+
+def not_negative(x: Any) -> Any:
+    """The figure itself, or 0 where it would be less."""
+    return x if value_of(x) >= 0 else most(0, x)
+
+
+def _default_share(model: Model, setup: Setup, leaf: Leaf, mib: float, vision: tuple[int, int] | None) -> Any:
+    """The version's default share; below 0 where what is kept back is more than the device."""
     rules = memory_rules(setup.version)
     if rules_of(setup.version)["fraction"] == "table":
         value = _by_table(setup, rules, mib)
@@ -196,12 +204,8 @@ def largest_prefill(setup: Setup, sizes: Sizes) -> int:
 def prefill_graphs(largest: int) -> int:
     """How many prefill sizes are captured up to `largest` tokens."""
     rows = store.toml(FACTS)["reserve"]["prefill_graphs"]
-    return sum(
-        1
-        for first, last, step in rows
-        for size in range(first, (last or largest) + 1, step)
-        if size <= largest
-    )
+    ends = [(first, min(last or largest, largest), step) for first, last, step in rows]
+    return sum(max(0, (end - first) // step + 1) for first, end, step in ends)
 
 
 def vision_factor(model: Model, vision: tuple[int, int] | None) -> float:

@@ -57,8 +57,8 @@ def ssm_bytes(values: Number, value_bytes: Number) -> Number:
 
 @formula("B", "SGLang 0.5.23 mem_cache/kv_cache_configurator.py _handle_max_mamba_cache")
 def state_budget_bytes(pool_bytes: Number, mamba_full_memory_ratio: Number) -> Number:
-    """The share of the pool that goes to states: states ÷ tokens is the ratio."""
-    return pool_bytes * mamba_full_memory_ratio / (1 + mamba_full_memory_ratio)
+    """The share of the pool that goes to states, in whole bytes: states ÷ tokens is the ratio."""
+    return floor(pool_bytes * mamba_full_memory_ratio / (1 + mamba_full_memory_ratio))
 
 
 @formula("slot", "SGLang 0.5.23 mem_cache/kv_cache_configurator.py _handle_max_mamba_cache")
