@@ -85,6 +85,8 @@ REFUSED = [
     ({"num_speculative_tokens": 3, "method": "eagle3"}, "model", "missing"),
     ({"model": SMALL}, "num_speculative_tokens", "missing"),
     ({"method": "mtp", "num_speculative_tokens": 1}, "method", "predict ahead"),
+    ({"method": "mtp", "model": SMALL, "num_speculative_tokens": 1}, "method", "Llama-3.2-1B"),
+    ({"method": "dspark", "num_speculative_tokens": 1}, "method", "predict ahead"),
     ({"model": SMALL, "num_speculative_tokens": 3, "draft_tensor_parallel_size": 2}, "parallel_size", "2"),
     ({"model": SMALL, "num_speculative_tokens": 3, "quantization": "wat"}, "quantization", "wat"),
     *[
@@ -156,6 +158,20 @@ def test_weights_that_were_measured_stand_for_all_of_it() -> None:
 def test_a_drafter_is_on_the_last_stage() -> None:
     config = {"model": SMALL, "num_speculative_tokens": 5}
     assert weights(LLAMA, config, pp=2) > weights(LLAMA, pp=2) + 2 * GIB
+
+
+def test_states_that_are_only_kept_weigh_nothing() -> None:
+    answer = drafted(config={"method": "extract_hidden_states", "num_speculative_tokens": 1})
+    assert answer["memory"]["weight_bytes"] == weights(LLAMA)
+    assert any("extract_hidden_states" in note for note in answer["notes"])
+
+
+def test_an_mtp_layer_left_in_16_bit_weighs_so() -> None:
+    """A start-up log of vLLM 0.20 loads 4.7 GiB for this model's."""
+    config = {"method": "mtp", "num_speculative_tokens": 1}
+    own = {"gpu": "b200", "kv_cache_memory_bytes": None}
+    more = weights("Qwen/Qwen3.5-122B-A10B", config, **own) - weights("Qwen/Qwen3.5-122B-A10B", **own)
+    assert round(more / GIB, 1) == 4.7
 
 
 def test_a_draft_of_another_vocabulary_is_said() -> None:

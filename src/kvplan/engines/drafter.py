@@ -48,7 +48,7 @@ def drafter_room(d: Deployment, split: Split, leaf: Leaf, arch: str | None) -> A
     if d.setup.engine == "sglang" and rules_of(d.setup.version)["draft_reserve_mib"]:
         return 0  # taken out of what the version sets aside for drafters, not out of the pool
     kind = drafters.keeps(drafter.get("method"))
-    if kind == "nothing":
+    if kind == "nothing" or drafter.get("method") == "extract_hidden_states":
         return 0
     draft = drafter.get("model")
     alone = Split(tp=1 if drafter.get("draft_tensor_parallel_size") == 1 else split.tp, ep=split.ep)

@@ -59,7 +59,9 @@ def _vllm(given: Mapping[str, Any], target: Model, tp: int) -> Drafter:
         setting |= more
     elif kind == "model" or (kind == "head" and method in (*_HEADS, "dflash") and "layers" not in given):
         raise BadInput(f"{_FLAG} model: missing; method {method} drafts with one, so name it")
-    if setting["method"] == "mtp":
+    if method == "extract_hidden_states":
+        notes = (f"{_FLAG}: the states that {method} keeps are counted as one layer like the target's",)
+    if setting["method"] in ("mtp", "dspark"):
         _predicts_ahead(setting.get("ahead_of", target), setting)
     setting["num_speculative_tokens"] = _tokens(given, setting, target)
     return Drafter(setting, notes)
@@ -113,16 +115,23 @@ def _tokens(given: Mapping[str, Any], setting: Mapping[str, Any], target: Model)
 
 
 def _predicts_ahead(model: Model, setting: Mapping[str, Any]) -> None:
-    """Refuse MTP for a model that has no such layers; vLLM has no drafter for it then."""
-    if isinstance(setting.get("model"), Model) or "layers" in setting:
+    """Refuse MTP, and DSpark from the target itself, for a model without such layers, as vLLM does."""
+    method, draft = setting["method"], setting.get("model")
+    if "layers" in setting or (isinstance(draft, Model) and (method == "dspark" or _assists(draft))):
         return
-    if model.mtp_layers or model.mtp_parameters or model.mtp_parameters is None:
-        return
-    if "mtp" not in model.origins or model.tensors is not None:
+    if isinstance(draft, Model):
+        model = draft
+    known = model.mtp_parameters == 0 and ("mtp" not in model.origins or model.tensors is not None)
+    if known and not model.mtp_layers:
         raise BadInput(
-            f"{_FLAG} method: 'mtp' needs layers that predict ahead, and {model.id} has none; "
+            f"{_FLAG} method: {method!r} needs layers that predict ahead, and {model.id} has none; "
             f"name another method, such as draft_model"
         )
+
+
+def _assists(draft: Model) -> bool:
+    """Whether a checkpoint is a drafter by its own type."""
+    return draft.outer_type.endswith(("_assistant", "_mtp"))
 
 
 def _with_model(
@@ -139,7 +148,7 @@ def _with_model(
     except (UnknownName, Unreachable, BadInput):
         if method not in _HEADS or name.startswith(_PATHS) or quantization is not None:
             raise
-        return {"method": method, "layers": given.get("layers") or 1}, (_stands_in(name, _FLAG),)
+        return {"method": method}, (_stands_in(name, _FLAG),)
     if drafters.keeps(method) != "head" and _ahead(draft, method, target):
         return {"method": "mtp", "ahead_of": draft}, ()
     notes: tuple[str, ...] = ()
