@@ -73,11 +73,35 @@ def test_every_cache_format_of_vllm_is_taken_and_the_model_counts_as_the_engine_
 
 
 def test_what_is_read_and_not_used_is_listed() -> None:
-    line = f"vllm serve {L} --attention-backend FLASHINFER --max-cpu-loras 4 --max-num-seqs 8"
+    line = f"vllm serve {L} --disable-sliding-window --max-cpu-loras 4 --max-num-seqs 8"
     found = kvplan.fit(gpu="H100", command=line)
-    assert found["command"]["ignored"] == ["--attention-backend", "--max-cpu-loras"]
-    assert any("no figure here depends on it: --attention-backend" in note for note in found["notes"])
-    assert not reads("attention_backend", "vllm")
+    assert found["command"]["ignored"] == ["--disable-sliding-window", "--max-cpu-loras"]
+    said = "--command: read, and left out of the figures: --disable-sliding-window --max-cpu-loras"
+    assert said in found["notes"]
+
+
+def test_a_setting_without_effect_is_said_to_have_none() -> None:
+    assert not reads("cpu_offload_gb", "sglang")
+    notes = kvplan.fit(L, gpu="H100", engine="sglang", cpu_offload_gb=4)["notes"]
+    assert "left out of the figures: --cpu-offload-gb" in notes
+    line = f"python -m sglang.launch_server --model-path {L} --cpu-offload-gb 4"
+    found = kvplan.fit(command=line, gpu="H100")
+    assert found["command"]["ignored"] == ["--cpu-offload-gb"]
+    assert sum("--cpu-offload-gb" in note for note in found["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        ({"attention_backend": "FLASHMLA"}, 64),
+        ({"attention_config": {"backend": "CUTLASS_MLA"}}, 128),
+        ({"attention_backend": "TRITON_MLA"}, 16),
+        ({"attention_backend": "FLASHMLA", "block_size": 128}, 128),
+    ],
+)
+def test_a_backend_of_latent_attention_sets_the_block(given: dict[str, Any], tokens: int) -> None:
+    found = kvplan.fit("deepseek-ai/DeepSeek-V3", gpu="B200", tp=8, **given)
+    assert found["capacity"]["block_tokens"] == tokens
 
 
 def test_the_cache_stays_on_the_host_with_nkvo() -> None:

@@ -6,6 +6,7 @@ vLLM 0.32.0 platforms/interface.py update_block_size_for_backend, _align_hybrid_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import lcm
 
@@ -48,6 +49,7 @@ def _chosen(rank: Rank) -> None:
         latent=latent,
         sparse=is_sparse(rank.model),
         compressed=compressed(rank.model),
+        backend=_backend(rank),
     )
     given = whole_flag(rank.setup.flags, "block_size")
     if given and not row.get("forced"):
@@ -56,6 +58,14 @@ def _chosen(rank: Rank) -> None:
     if given and given != row["value"]:
         rank.settings.notes.append(f"block_size {given} is overridden by {row['value']}: {row['source']}")
     rank.settings.fill("block_size", row["value"], row["source"])
+
+
+def _backend(rank: Rank) -> str:
+    """The attention backend that is asked for, by name; empty for none."""
+    flags = rank.setup.flags
+    config = flags.get("attention_config")
+    inner = config.get("backend") if isinstance(config, Mapping) else None
+    return str(flags.get("attention_backend") or inner or "").upper().removesuffix("_VLLM_V1")
 
 
 def _aligned(rank: Rank) -> None:

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,13 @@ def reads(name: str, engine: str) -> bool:
     """Whether what kvplan says of that engine depends on the setting."""
     flag = flags().get(name)
     return flag is not None and engine in flag.engines and engine not in flag.unread
+
+
+def unread_note(given: Mapping[str, Any], engine: str) -> list[str]:
+    """A sentence on settings that the engine has and its figures here do not depend on."""
+    asked = [flags()[name] for name, value in given.items() if value is not None and name in flags()]
+    found = [flag.option for flag in asked if engine in flag.unread]
+    return [f"left out of the figures: {' '.join(found)}"] if found else []
 
 
 def checked(name: str, value: Any, engine: str) -> Any:

@@ -15,6 +15,7 @@ from kvplan.engines.vllm_refuses import check_accepted
 from kvplan.errors import BadInput, shown
 from kvplan.facts.accelerators import Accelerator, device_total, find_accelerator
 from kvplan.facts.engine_versions import find_engine, find_version
+from kvplan.facts.flags import unread_note
 from kvplan.facts.formats import find_format
 from kvplan.figure import Source, Trust
 from kvplan.model.model import Model
@@ -100,7 +101,7 @@ def deployment(
             split.tp * split.dp
         )  # vLLM 0.32.0 distributed/parallel_state.py: all ranks share the experts
     drafter = drafter_of(given, name, loaded, split.tp)
-    loaded = replace(loaded, notes=(*loaded.notes, *drafter.notes))
+    loaded = replace(loaded, notes=(*loaded.notes, *drafter.notes, *unread_note(given, name)))
     setup = Setup(
         engine=name,
         version=find_version(name, engine_version),

@@ -48,8 +48,9 @@ def pasted(command: str | None, engine: str | None) -> Pasted:
     flags = _unpacked(found.engine, found.flags, named)
     notes = [*found.notes]
     unread = [_option(k) for k in flags if k != _MEASURED and not engine_flags.reads(k, found.engine)]
-    if unread:
-        notes.append(f"--command: read, and no figure here depends on it: {' '.join(unread)}")
+    unsaid = [_option(k) for k in flags if k not in engine_flags.flags() and _option(k) in unread]
+    if unsaid:
+        notes.append(f"--command: read, and left out of the figures: {' '.join(unsaid)}")
     if found.unknown:
         notes.append(f"--command: not known and left out: {' '.join(found.unknown)}")
     if found.ignored:
