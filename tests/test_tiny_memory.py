@@ -15,7 +15,7 @@ from kvplan.verbs.given import given_model
 ENGINES = ("sglang", "tensorrt-llm", "llama.cpp", "transformers")
 TINY: list[dict[str, Any]] = [
     {"gpu_memory": 5},
-    {"gpu_memory": 0},
+    {"gpu_memory": 1},
     {"gpu_memory": "1GiB"},
     {"gpu": "h100", "memory_in_use": "1000GB"},
     {"gpu": "h100", "memory_in_use": "79GiB"},
