@@ -79,15 +79,10 @@ def deployment(
     `flags`: the engine's own settings, checked, names with underscores. `batch`: sequences at once, a
     setting of the cache under transformers. Raises BadInput or UnknownName.
     """
-    loaded = given_model(overridden(model, flags or {}, find_engine(engine)), dtype, quantization)
-    if dtype == "auto":
-        loaded = as_loaded(loaded, find_engine(engine))
-    split = split or Split()
-    for name in Split.__slots__:
-        whole(f"--{name.replace('_', '-')}", getattr(split, name), 1, MAX_TP)
-    cache.check_split(loaded, split.tp)
-    name = find_engine(engine)
-    given = dict(flags or {})
+    name, given, split = find_engine(engine), dict(flags or {}), split or Split()
+    loaded = given_model(overridden(model, given, name), dtype, quantization)
+    loaded = as_loaded(loaded, name) if dtype == "auto" else loaded
+    ranks = _ranks(loaded, split, given)
     if batch is not None and name == "transformers":
         given["batch_size"] = batch
     found = {_MEASURED[k]: _measured(k, v) for k, v in (measured or {}).items() if v is not None}
@@ -95,11 +90,6 @@ def deployment(
     memory, source = _memory(accelerator, gpu_memory)
     if memory is None and "kv_pool_bytes" not in found and name not in CONTEXT_DECIDES:
         raise _no_memory(gpu, accelerator)
-    ranks = {part: getattr(split, part) for part in Split.__slots__}
-    if given.get("enable_expert_parallel") and split.ep == 1:
-        ranks["ep"] = (
-            split.tp * split.dp
-        )  # vLLM 0.32.0 distributed/parallel_state.py: all ranks share the experts
     drafter = drafter_of(given, name, loaded, split.tp)
     loaded = replace(loaded, notes=(*loaded.notes, *drafter.notes, *unread_note(given, name)))
     setup = Setup(
@@ -122,6 +112,20 @@ def deployment(
     return Deployment(
         loaded, setup, stored, accelerator, memory, source, length, length_source, in_use, found
     )
+
+
+def _ranks(model: Model, split: Split, given: Mapping[str, Any]) -> dict[str, int]:
+    """Ranks of each kind, checked; with expert parallelism all of them share the experts.
+
+    vLLM 0.32.0 distributed/parallel_state.py.
+    """
+    ranks = {part: getattr(split, part) for part in Split.__slots__}
+    for part, count in ranks.items():
+        whole(f"--{part.replace('_', '-')}", count, 1, MAX_TP)
+    cache.check_split(model, split.tp)
+    if given.get("enable_expert_parallel") and split.ep == 1:
+        ranks["ep"] = split.tp * split.dp
+    return ranks
 
 
 def _check_accepted(model: Model, setup: Setup) -> None:

@@ -90,6 +90,7 @@ def fit(
         memory_in_use=memory_in_use,
         measured=measured,
         flags=settings(flags, read, chosen),
+        batch=batch,
     )
     return fit_answer(d, batch, against, read)
 

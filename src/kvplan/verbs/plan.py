@@ -82,6 +82,7 @@ def plan(
         kv_cache_dtype=kv_cache_dtype,
         gpu_memory=gpu_memory,
         flags=settings(flags, Pasted(), find_engine(engine)),
+        batch=batch,
     )
     load = _load(d, prompt_tokens, output_tokens, batch)
     lengths = load.prompt_tokens, load.output_tokens
