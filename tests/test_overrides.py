@@ -62,13 +62,15 @@ def test_a_wrong_value_is_refused_by_key_and_flag() -> None:
         fitted(L, hf_overrides={"num_hidden_layers": "x"})
     with pytest.raises(BadInput, match="--hf-overrides: '\\{' is not JSON"):
         fitted(L, hf_overrides="{")
+    with pytest.raises(BadInput, match="the config has no text_config to change"):
+        fitted(L, hf_overrides={"text_config": {"num_hidden_layers": 4}})
     with pytest.raises(BadInput, match="--hf-overrides: needs a config to change"):
         fitted(load_model(L), hf_overrides={"num_hidden_layers": 4})
 
 
 def test_the_config_given_is_not_changed(llama8b: dict[str, Any]) -> None:
     before = json.dumps(llama8b)
-    fitted(llama8b, hf_overrides={"num_hidden_layers": 4, "text_config": {"a": 1}})
+    fitted(llama8b, hf_overrides={"num_hidden_layers": 4, "rope_scaling": {"a": 1}})
     assert json.dumps(llama8b) == before
 
 

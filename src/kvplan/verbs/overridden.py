@@ -42,6 +42,10 @@ def _read(model: Any, table: Mapping[str, Any], named: str) -> Model:
 
     def change(raw: dict[str, Any]) -> dict[str, Any]:
         raws.append(raw)
+        for key, value in table.items():
+            inside = isinstance(value, Mapping) and str(key).endswith("_config")
+            if inside and key not in raw and key != "quantization_config":
+                raise BadInput(f"{named}: the config has no {key} to change; give its keys by themselves")
         return merged(raw, table)
 
     found = load_model(model, change=(named, change))
