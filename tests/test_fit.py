@@ -81,6 +81,19 @@ def test_room_for_adapters_is_taken_while_loading() -> None:
     assert room["weight_bytes"] - plain["weight_bytes"] == 5 * 64 * 2 * 32 * a_layer
 
 
+def test_a_vision_tower_is_profiled_unless_images_are_left_out() -> None:
+    asked = {"gpu": "h200", "max_model_len": 4096, "engine_version": "0.32", "max_num_seqs": 64}
+    images = kvplan.fit("gemma-3-27b", **asked)
+    without = kvplan.fit("gemma-3-27b", **asked, limit_mm_per_prompt={"image": 0})
+    assert images["memory"]["kv_pool_low_bytes"] < without["memory"]["kv_pool_low_bytes"]
+    assert images["memory"]["kv_pool_high_bytes"] == without["memory"]["kv_pool_high_bytes"]
+    width, inner = 1152, 4304
+    tower = 8192 * 4 * (2 * width + 3 * inner) * 2
+    assert images.find("encoder_bytes")[0].value == int(tower * 1.15)
+    text = kvplan.fit(LLAMA, **asked)
+    assert not any("encoder_bytes" in figure.explain() for figure in text.figures().values())
+
+
 def test_experts_stay_whole_and_are_dealt_over_expert_parallel_ranks() -> None:
     alone, dealt = (
         kvplan.fit("qwen3-30b-a3b", gpu="h200", max_model_len=2048, **ranks)["memory"]["weight_bytes"]

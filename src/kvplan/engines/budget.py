@@ -23,10 +23,12 @@ from kvplan.engines.parts import (
     memory_table,
     with_measured,
 )
-from kvplan.engines.reserve import activation_bytes, forward, logits
+from kvplan.engines.reserve import activation_bytes, encoder_bytes, forward, logits
 from kvplan.facts import store
 from kvplan.facts.engine_versions import entry_for
 from kvplan.figure import Leaf, Number, Source, Trust, ceiling, formula, least, most, named, whole
+
+_NO_IMAGES = ("language_model_only", "skip_mm_profiling")
 
 
 @formula("B", "vLLM 0.32.0 v1/worker/utils.py")
@@ -94,12 +96,29 @@ def _profiled(d: Deployment, tokens: Any, rows: Any, end: str, leaf: Leaf) -> di
     eager = Source(Trust.STATED, "--enforce-eager")
     no_graphs = bool(d.setup.flags.get("enforce_eager"))
     return {
-        "activation_bytes": activation_bytes(pass_bytes, sampler),
+        "activation_bytes": activation_bytes(pass_bytes, sampler, _encoder(d, tokens, end, leaf)),
         "graph_bytes": leaf("graph_bytes", 0, "B", eager)
         if no_graphs
         else learnt(d, "graph_bytes", "B", end, leaf),
         "overhead_bytes": _outside(d, end, leaf),
     }
+
+
+def _encoder(d: Deployment, tokens: Any, end: str, leaf: Leaf) -> Any:
+    """The vision tower's own peak: 0 without one, or where the flags leave images out."""
+    flags = d.setup.flags
+    images = flags.get("limit_mm_per_prompt")
+    none = isinstance(images, dict) and not any(images.values())
+    if not d.model.tower_values or none or any(flags.get(name) for name in _NO_IMAGES):
+        return 0
+    shape = Source(Trust.STATED, f"{d.model.file}: 2 × width and 3 × feed-forward of the vision tower")
+    return encoder_bytes(
+        tokens,
+        learnt(d, "patches_per_token", "patch/token", end, leaf),
+        leaf("tower_values", d.model.tower_values, "value", shape),
+        leaf("activation_value_bytes", 2, "B/value", Source(Trust.ENGINE_RULE, "activations in 16 bit")),
+        learnt(d, "forward_scale", "", end, leaf),
+    )
 
 
 def _utilization(d: Deployment) -> tuple[float, str, Source]:

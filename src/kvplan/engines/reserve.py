@@ -30,9 +30,21 @@ def forward_bytes(
 
 
 @formula("B")
-def activation_bytes(forward_bytes: Number, sampler_bytes: Number) -> Number:
-    """The peak of the profiling run: the forward pass, or sampling after it."""
-    return most(forward_bytes, sampler_bytes)
+def activation_bytes(forward_bytes: Number, sampler_bytes: Number, encoder_bytes: Number = 0) -> Number:
+    """The peak of the profiling run: the forward pass, sampling after it, or the images before it."""
+    return most(forward_bytes, sampler_bytes, encoder_bytes)
+
+
+@formula("B", "vLLM 0.32.0 v1/worker/gpu_model_runner.py profile_run: images that fill a step")
+def encoder_bytes(
+    max_num_batched_tokens: Number,
+    patches_per_token: Number,
+    tower_values: Number,
+    value_bytes: Number,
+    scale: Number,
+) -> Number:
+    """Values alive at once in the vision tower while it reads as many images as a step has tokens for."""
+    return whole(max_num_batched_tokens * patches_per_token * tower_values * value_bytes * scale)
 
 
 def live_values(model: Model, tp: int) -> int:

@@ -297,3 +297,25 @@ def _like(word: str, layers: tuple[Layer, ...]) -> Layer | None:
 
 def _routes(layer: Layer) -> bool:
     return any(w.part == "router" for w in layer.weights)
+
+
+def tower_values(raw: Mapping[str, Any]) -> int | None:
+    """Values of one patch alive at once in a vision tower: twice its width, three times its feed-forward.
+
+    None where no tower's table states its width.
+    """
+    words = store.toml("towers.toml")["widths"]
+    here = next((raw[key] for key in words["tables"] if isinstance(raw.get(key), Mapping)), None)
+    if here is None:
+        return None
+    found = [
+        next((here[k] for k in words[name] if _is_width(here.get(k))), None) for name in ("hidden", "inner")
+    ]
+    if found[0] is None:
+        return None
+    inner = found[1] if found[1] is not None else words["inner_ratio"] * found[0]
+    return int(2 * found[0] + 3 * inner)
+
+
+def _is_width(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST

@@ -144,6 +144,7 @@ class Layer:
 class Model:
     """A model's text decoder, read from a config, a GGUF file or a folder.
 
+    `tower_values`: values of one patch alive at once in the vision tower's widest layer, None without one.
     `tower_parameters` and `mtp_parameters` stand beside the decoder (None: not known); `tensors` is
     what the weight files' headers list, where there are any. `stated_window` is the window that the
     config states whatever its layers do (`window_off`: and switches off); `rotary` whether a table of
@@ -168,6 +169,7 @@ class Model:
     confidence: str = ""
     mtp_layers: int = 0
     tower_parameters: int | None = None
+    tower_values: int | None = None
     mtp_parameters: int | None = None
     tensors: TensorList | None = field(default=None, compare=False)
     stated_window: int | None = None

@@ -14,7 +14,7 @@ from kvplan.facts.model_types import (
 from kvplan.figure import Source, Trust
 from kvplan.model.asides import asides, dtype_of, quantization_config
 from kvplan.model.attention import attention_of, compressed_weights
-from kvplan.model.beside import beside_parameters
+from kvplan.model.beside import beside_parameters, tower_values
 from kvplan.model.context import max_context
 from kvplan.model.extras import extra_weights
 from kvplan.model.feed_forward import dense_weights, expert_weights
@@ -69,6 +69,7 @@ def read_config(raw: dict[str, Any], file: str, id: str = "", sidecar: dict[str,
     return replace(
         model,
         tower_parameters=beside.towers,
+        tower_values=tower_values(raw),
         mtp_parameters=beside.mtp,
         other_parameters=beside.parameters,
         origins={**model.origins, **beside.origins},
