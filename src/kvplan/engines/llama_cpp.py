@@ -6,7 +6,6 @@ start the same code with settings of their own (`facts/engines/llama_cpp.toml`, 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from kvplan.engines.engine import CacheGroup, Capacity, Setup
@@ -21,7 +20,6 @@ from kvplan.engines.llama_cpp_memory import (
     states_of,
 )
 from kvplan.engines.llama_cpp_settings import FACTS, Context, Flags, build_of, launcher_of, read_context, rule
-from kvplan.errors import BadInput
 from kvplan.facts import store
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, total, value_of
 from kvplan.model.ggml import GgmlType
@@ -235,10 +233,3 @@ def _notes(model: Model, ctx: Context, caches: list[Cache], states: list[StateRo
             "layers that predict ahead hold no cache unless --spec-type draft-mtp makes a context for them"
         )
     return notes
-
-
-def with_context(setup: Setup, n_ctx: int) -> Setup:
-    """The same setup with a context given, in tokens."""
-    if n_ctx < 1:
-        raise BadInput(f"--ctx-size: {n_ctx}; expected 1 or more tokens")
-    return replace(setup, flags={**setup.flags, "ctx_size": n_ctx})

@@ -24,12 +24,6 @@ def kept_tokens(tokens: Number, window_tokens: Number) -> Number:
     return least(tokens, most(window_tokens - 1, 1))
 
 
-@formula("token", "transformers 5.24.0 cache_utils.py DynamicSlidingWindowLayer")
-def stored_tokens(tokens: Number, window_tokens: Number) -> Number:
-    """What lies in memory after a step: the kept tokens are a view of the whole window."""
-    return least(tokens, window_tokens)
-
-
 @formula("B", "transformers 5.24.0 cache_utils.py DynamicLayer, StaticLayer")
 def layer_tensor_bytes(
     batch: Number, heads: Number, tokens: Number, width: Number, value_bytes: Number

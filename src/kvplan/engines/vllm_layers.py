@@ -180,7 +180,7 @@ def _latent(a: Attention, rank: Rank, block: int) -> Spec:
     )
 
 
-def _index(a: Attention, block: int) -> Spec:
+def _index(a: Attention, block: int, alignment: int | None = None) -> Spec:
     """Index keys of sparse latent attention: one byte a value and a scale for each 128."""
     return Spec(
         kind=MLA,
@@ -189,6 +189,7 @@ def _index(a: Attention, block: int) -> Spec:
         dtype="uint8",
         content_bytes=_index_row(a.index_width),
         tokens_per_state=a.index_stride,
+        alignment=alignment,
         role="indexer",
         origins={**a.origins, "key_width": a.origin("index_width")},
     )
@@ -238,7 +239,7 @@ def _compressed(a: Attention, rank: Rank, block: int) -> Iterator[Spec]:
     alignment = 576 if packed else 512
     overlap = 2 if a.index_width else 1
     if a.index_width:
-        yield _v4_index(a, block, alignment)
+        yield _index(a, block, alignment)
     yield Spec(
         kind=MLA,
         block_size=block,
@@ -265,20 +266,6 @@ def _compressed(a: Attention, rank: Rank, block: int) -> Iterator[Spec]:
             role=role,
             origins={**a.origins, "block_size": _V4, "window": _V4},
         )
-
-
-def _v4_index(a: Attention, block: int, alignment: int) -> Spec:
-    return Spec(
-        kind=MLA,
-        block_size=block,
-        key_width=_index_row(a.index_width),
-        dtype="uint8",
-        content_bytes=_index_row(a.index_width),
-        tokens_per_state=a.index_stride,
-        alignment=alignment,
-        role="indexer",
-        origins={**a.origins, "key_width": a.origin("index_width")},
-    )
 
 
 def _state(state: State, rank: Rank) -> Spec:

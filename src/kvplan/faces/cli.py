@@ -232,9 +232,7 @@ def fit(
     **engine_flags: Any,
 ) -> None:
     """The memory budget of one rank, and the capacity as the named engine and version will print it."""
-    own = dict(_context().params)
-    given = {name: own[name] for name in _given() if name not in _FACE}
-    answer = kvplan.fit(**given)
+    answer = kvplan.fit(**_asked())
     asked = {"tp": tp, "gpu": gpu}
     _draw(plot, answer, "fit")
     _show(answer, "fit", as_json, explain, asked)
@@ -272,8 +270,7 @@ def plan(
     **engine_flags: Any,
 ) -> None:
     """The one-page answer: memory, capacity, floors of prefill and decode, limits, levers, launch."""
-    own = dict(_context().params)
-    answer = kvplan.plan(**{name: own[name] for name in _given() if name not in _FACE})
+    answer = kvplan.plan(**_asked())
     asked = {"gpu": gpu, "tp": tp, **answer["load"]}
     _draw(plot, answer, "plan")
     _show(answer, "plan", as_json, explain, asked)
@@ -314,6 +311,12 @@ def _given() -> set[str]:
     """The options the user wrote, as opposed to those left at their default."""
     context: Any = _context()
     return {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
+
+
+def _asked() -> dict[str, Any]:
+    """The options the user wrote with their values, those of the face alone left out."""
+    values = _context().params
+    return {name: values[name] for name in _given() if name not in _FACE}
 
 
 def _context() -> Any:
