@@ -224,10 +224,26 @@ def _record(symbol: str, compute: Callable[[Any, Any], Any], a: Number, b: Numbe
 
 
 def _choice(symbol: str, compute: Callable[..., Any], *xs: Number) -> Number:
+    if any(hasattr(x, "dtype") for x in xs):
+        return cast(Number, _on_arrays(symbol, xs))
     if any(isinstance(x, Figure) for x in xs):
         parts = tuple(_lift(x) for x in xs)
         return Figure(compute(*map(value_of, xs)), symbol=symbol, parts=parts)
     return cast(Number, compute(*xs))
+
+
+def _on_arrays(symbol: str, xs: tuple[Any, ...]) -> Any:
+    """The same choice for every element of numpy arrays; numpy is loaded only by who brings them."""
+    import numpy as np
+
+    chosen: dict[str, Callable[..., Any]] = {
+        "least": np.minimum,
+        "most": np.maximum,
+        "power": np.power,
+        "whole": lambda a: np.floor(a).astype(np.int64),
+        "ceiling": lambda a, b: -(-a // b),
+    }
+    return functools.reduce(chosen[symbol], xs) if len(xs) > 1 else chosen[symbol](*xs)
 
 
 def least(*xs: Number) -> Number:

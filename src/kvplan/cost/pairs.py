@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvplan.figure import Leaf, Number, formula, least, value_of
+from kvplan.figure import Leaf, Number, formula, least, most, value_of
 from kvplan.model.model import Attention
 
 
@@ -96,7 +96,12 @@ def index_slots(a: Attention, label: str, context: Any, leaf: Leaf) -> Any:
 def scored_pairs(a: Attention, label: str, tokens: Any, leaf: Leaf) -> Any:
     """Query-index-key pairs of one prompt: scores are due where there is more than the indexer picks."""
     unscored = (a.attended or 0) * a.stride
-    if not a.index_width or value_of(tokens) <= unscored:
+    if not a.index_width:
+        return 0
+    if hasattr(tokens, "dtype"):  # of many prompts some may be short: their difference is then no more than 0
+        keys = slot_pairs(tokens, a.index_stride) - slot_pairs(unscored, a.index_stride)
+        return most(0, keys)
+    if value_of(tokens) <= unscored:
         return 0
     stride = (
         leaf(f"{label}_index_stride", a.index_stride, "token", a.origin("index_stride"))
@@ -109,6 +114,10 @@ def scored_pairs(a: Attention, label: str, tokens: Any, leaf: Leaf) -> Any:
 
 def scored_slots(a: Attention, label: str, context: Any, leaf: Leaf) -> Any:
     """Index keys that a new token is scored against; none while all are attended to anyway."""
-    if not a.index_width or value_of(context) // a.stride <= (a.attended or 0):
+    if not a.index_width:
+        return 0
+    if hasattr(context, "dtype"):
+        return (context // a.stride > (a.attended or 0)) * index_slots(a, label, context, leaf)
+    if value_of(context) // a.stride <= (a.attended or 0):
         return 0
     return index_slots(a, label, context, leaf)

@@ -45,6 +45,7 @@ class Accelerator:
     bytes_per_second: float
     peaks: dict[str, float]
     link_bytes_per_second: float | None
+    pcie: str | None
     power_watts: float | None
     sources: tuple[str, ...]
     unsure: tuple[str, ...]
@@ -100,6 +101,7 @@ def _accelerator(row: dict[str, Any]) -> Accelerator:
         bytes_per_second=row["mem_bw_gbps"] * 1e9,
         peaks={k: v * 1e12 for k, v in row["dense_tflops"].items() if v},
         link_bytes_per_second=link * 1e9 / 2 if link else None,
+        pcie=row["pcie"],
         power_watts=row["tdp_w"],
         sources=tuple(row["sources"]),
         unsure=tuple(row["unsure"]),

@@ -49,6 +49,10 @@ def scheme(name: str, group: int = 0) -> Scheme:
 def ggml_scheme(name: str) -> Scheme | None:
     """A ggml type as a scheme: whole bits a value, the rest of a block beside them."""
     table = store.toml("ggml_types.toml")
+    mixed = table["mix"].get(name.upper())
+    if mixed is not None:
+        bits, beside = divmod(mixed["bits"], 1)
+        return Scheme(name.lower(), int(bits), "bf16", mixed["source"], 256, beside * 256 / 8)
     found = table["type"].get(name.upper())
     if found is None or found["bytes"] * 8 < found["block"]:
         return None
@@ -106,5 +110,6 @@ def flag(name: str) -> dict[str, Any] | None:
 
 def flag_names() -> list[str]:
     """Every name `--quantization` takes, ggml's types included, each once."""
-    ggml = [name.lower() for name in store.toml("ggml_types.toml")["type"]]
+    table = store.toml("ggml_types.toml")
+    ggml = [name.lower() for name in (*table["type"], *table["mix"])]
     return [*dict.fromkeys([*store.toml("quantization.toml")["flags"], *ggml])]

@@ -1,0 +1,80 @@
+"""What is asked of a deployment, and how its engine takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvplan.figure import Number, formula, most, power
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of stated lengths. Numbers or numpy arrays.
+
+    `depth` tokens of a request are cached before its prompt (an earlier turn), `shared` of the prompt are
+    found in the cache. `drafts` tokens are drafted a step, each accepted with probability `acceptance`.
+    """
+
+    prompt_tokens: Any
+    output_tokens: Any
+    depth: Any = 0
+    shared: Any = 0
+    drafts: int = 0
+    acceptance: float = 0.0
+
+    @property
+    def new_tokens(self) -> Any:
+        """Prompt tokens that have to be computed: at least the last one."""
+        left = self.prompt_tokens - self.shared
+        return left if not self.shared else left * (left > 1) + 1 * (left <= 1)
+
+    @property
+    def cached(self) -> Any:
+        """Tokens that stand in the cache before the first one to compute."""
+        return self.depth + self.prompt_tokens - self.new_tokens
+
+    @property
+    def middle_context(self) -> Any:
+        """The context halfway through the output: attention's cost is linear in it but for windows."""
+        return self.depth + self.prompt_tokens + self.output_tokens / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the engine schedules: what one step may carry, and how many sequences run at once.
+
+    `budget` tokens a step; `running` sequences at once (its own limit and what the cache holds);
+    `mixes` prompts with decoding in one step, else they wait for one another; of `pp` stages each works
+    on a batch of its own where `microbatches`, and a prompt's chunks follow one another through them as
+    far as `overlap` says; `interval` tokens leave together.
+    """
+
+    budget: int
+    running: float
+    mixes: bool = True
+    pp: int = 1
+    microbatches: bool = True
+    overlap: float = 1.0
+    interval: int = 1
+
+    def stage_share(self, sequences: Any) -> Any:
+        """Sequences of one step: a stage's batch, where stages work on batches of their own."""
+        if self.pp == 1 or not self.microbatches:
+            return sequences
+        return most(1, sequences / self.pp)
+
+
+@formula("token", "Leviathan, Kalman and Matias 2023 (arXiv 2211.17192), equation 1")
+def accepted_tokens(acceptance: Number, drafts: Number) -> Number:
+    """Tokens that one verification yields on average, the one that is always right included."""
+    return (1 - power(acceptance, drafts + 1)) / (1 - acceptance)
+
+
+def tokens_a_step(load: Load) -> float:
+    """Tokens a decoding sequence gains in one step."""
+    if not load.drafts:
+        return 1.0
+    if load.acceptance >= 1:
+        return load.drafts + 1.0
+    return float(accepted_tokens(load.acceptance, load.drafts))
