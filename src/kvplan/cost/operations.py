@@ -79,7 +79,10 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Attention of one shape on one rank: its heads, and the cache bytes of one slot."""
+    """Attention of one shape on one rank: its heads, and the cache bytes of one slot.
+
+    The least bytes are those of the tightest packing that engines use.
+    """
 
     name: str
     layers: int
@@ -88,6 +91,8 @@ class Attend:
     kv_heads: int
     slot_bytes: float
     index_bytes: float
+    least_slot_bytes: float
+    least_index_bytes: float
     format: str
     compute: str
 
@@ -268,9 +273,26 @@ def _attends(model: Model, ranks: Ranks, kv_bytes: float, kv_compute: str) -> li
         heads = max(1, a.kv_heads // tp) if a.kv_heads > 1 else a.kv_heads
         slot = heads * (a.key_width + a.value_width) * kv_bytes
         compute = kv_compute if kv_compute in ("fp8", "int8") else dtype_of(model).compute
-        index = a.index_width * kv_bytes if a.index_width else 0.0
-        found.append(Attend(name, n, a, max(1, a.query_heads // tp), heads, slot, index, kv_compute, compute))
+        query_heads = max(1, a.query_heads // tp)
+        widths = slot, _index_bytes(a, kv_bytes), *_packed_bytes(a, slot, kv_bytes)
+        found.append(Attend(name, n, a, query_heads, heads, *widths, kv_compute, compute))
     return found
+
+
+def _index_bytes(a: Attention, kv_bytes: float) -> float:
+    """One index key: of latents in 8 bit with a scale, whatever the cache's format (vLLM, SGLang)."""
+    plain = a.index_width * kv_bytes
+    return min(plain, a.index_width + 4.0) if a.latent is not None and a.index_width else plain
+
+
+def _packed_bytes(a: Attention, slot: float, kv_bytes: float) -> tuple[float, float]:
+    """Least bytes of a slot and of an index key: DeepSeek-V4's in 8 bit and 4 bit, as engines pack them."""
+    index = _index_bytes(a, kv_bytes)
+    if a.latent is not None:
+        return slot, min(index, a.index_width)
+    if a.value_width:
+        return slot, index
+    return min(slot, a.key_width), min(index, a.index_width / 2) if a.kind == "compressed" else index
 
 
 def _recurs(model: Model, ranks: Ranks) -> list[Recur]:

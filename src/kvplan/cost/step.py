@@ -55,7 +55,8 @@ class Item:
     `kind` and `format` choose its kernel, `compute` its peak. `pad_flops` are what one more
     unit of padding adds; `depth` the steps of the reduction that one tile walks; `moved` the values
     that a pass of its own reads and writes; `tiles` the heads of sequences attended
-    apart. `least_flops` and `least_bytes` are what the floor counts.
+    apart. `least_flops` and `least_bytes` are what the floor counts, `expected_bytes` the same where
+    experts are spread evenly.
     """
 
     name: str
@@ -67,11 +68,17 @@ class Item:
     bytes: Any = 0
     least_flops: Any = 0
     least_bytes: Any = 0
+    expected_bytes: Any | None = None
     pad_flops: Any = 0
     depth: Any = 0
     moved: Any = 0
     tiles: Any = 0
     ranks: int = 1
+
+    @property
+    def expected(self) -> Any:
+        """Bytes of weights and cache that a step is expected to read or write."""
+        return self.least_bytes if self.expected_bytes is None else self.expected_bytes
 
 
 _SHAPE = Source(Trust.STATED, "the model's shapes, split over ranks (cost/operations.py)")
@@ -161,6 +168,7 @@ def _experts(e: Experts, step: Step, leaf: Leaf) -> Item:
         bytes=touched * weight + ACTIVATION_BYTES * rows * (2 * e.hidden + e.parameters / e.hidden),
         least_flops=flops,
         least_bytes=weight * per_token / ep,
+        expected_bytes=touched * weight,
         pad_flops=2 * e.parameters * touched,
         moved=tokens * e.per_token * e.hidden,
     )
@@ -191,10 +199,12 @@ def _decoding(a: Attend, step: Step, sequences: Any, leaf: Leaf) -> Item:
     queries = sequences * step.positions
     flops = queries * scored_flops(heads, widths, read)
     cache = sequences * read * slot
+    held = cache if a.least_slot_bytes == a.slot_bytes else sequences * read * a.least_slot_bytes
     if at.index_width:
         scored = pairs.scored_slots(at, a.name, step.context, leaf)
         flops = flops + queries * 2 * (at.index_heads or 1) * at.index_width * scored
         cache = cache + sequences * scored * a.index_bytes
+        held = held + sequences * scored * a.least_index_bytes
     name = f"{a.name}_attention_decode"
     flops = named(f"{name}_flops", "FLOP", flops)
     return Item(
@@ -206,7 +216,7 @@ def _decoding(a: Attend, step: Step, sequences: Any, leaf: Leaf) -> Item:
         flops=flops,
         bytes=cache + queries * ACTIVATION_BYTES * a.query_heads * each,
         least_flops=flops,
-        least_bytes=named(f"{name}_bytes", "B", cache),
+        least_bytes=named(f"{name}_bytes", "B", held),
         depth=read,
         tiles=sequences * (1 if latent else a.kv_heads),
     )
@@ -227,6 +237,9 @@ def _prompting(a: Attend, step: Step, prompts: Any, leaf: Leaf) -> Item:
         flops = flops + prompts * 2 * (at.index_heads or 1) * at.index_width * scored
     name = f"{a.name}_attention_prefill"
     flops = named(f"{name}_flops", "FLOP", flops)
+    left = prompts * kept * a.least_slot_bytes
+    if at.index_width:
+        left = left + prompts * pairs.index_slots(at, a.name, end, bare) * a.least_index_bytes
     return Item(
         name,
         "mla_prefill" if latent else "attention_prefill",
@@ -236,6 +249,7 @@ def _prompting(a: Attend, step: Step, prompts: Any, leaf: Leaf) -> Item:
         flops=flops,
         bytes=prompts * (kept * a.slot_bytes + ACTIVATION_BYTES * step.chunk * a.query_heads * each),
         least_flops=flops,
+        least_bytes=named(f"{name}_bytes", "B", left),
         pad_flops=prompts * 4 * a.query_heads * counted,
         depth=kept,
     )

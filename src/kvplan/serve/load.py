@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
-from kvplan.figure import Number, formula, most, power
+from kvplan.figure import Number, formula, most, power, value_of
+
+Record = TypeVar("Record", "Load", "Policy")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests of stated lengths. Numbers or numpy arrays.
+    """Requests of stated lengths. Numbers, figures or numpy arrays.
 
     `depth` tokens of a request are cached before its prompt (an earlier turn), `shared` of the prompt are
     found in the cache. `drafts` tokens are drafted a step, each accepted with probability `acceptance`.
@@ -20,14 +22,13 @@ class Load:
     output_tokens: Any
     depth: Any = 0
     shared: Any = 0
-    drafts: int = 0
-    acceptance: float = 0.0
+    drafts: Any = 0
+    acceptance: Any = 0.0
 
     @property
     def new_tokens(self) -> Any:
         """Prompt tokens that have to be computed: at least the last one."""
-        left = self.prompt_tokens - self.shared
-        return left if not self.shared else left * (left > 1) + 1 * (left <= 1)
+        return most(1, self.prompt_tokens - self.shared) if self.shared else self.prompt_tokens
 
     @property
     def cached(self) -> Any:
@@ -50,8 +51,8 @@ class Policy:
     far as `overlap` says; `interval` tokens leave together.
     """
 
-    budget: int
-    running: float
+    budget: Any
+    running: Any
     mixes: bool = True
     pp: int = 1
     microbatches: bool = True
@@ -65,16 +66,21 @@ class Policy:
         return most(1, sequences / self.pp)
 
 
+def plain(record: Record) -> Record:
+    """The same record with the bare values of its figures."""
+    return replace(record, **{f.name: value_of(getattr(record, f.name)) for f in fields(record)})
+
+
 @formula("token", "Leviathan, Kalman and Matias 2023 (arXiv 2211.17192), equation 1")
 def accepted_tokens(acceptance: Number, drafts: Number) -> Number:
     """Tokens that one verification yields on average, the one that is always right included."""
     return (1 - power(acceptance, drafts + 1)) / (1 - acceptance)
 
 
-def tokens_a_step(load: Load) -> float:
+def tokens_a_step(load: Load) -> Any:
     """Tokens a decoding sequence gains in one step."""
     if not load.drafts:
         return 1.0
     if load.acceptance >= 1:
         return load.drafts + 1.0
-    return float(accepted_tokens(load.acceptance, load.drafts))
+    return accepted_tokens(load.acceptance, load.drafts)

@@ -41,7 +41,7 @@ def prompts_seconds(clock: Clock, load: Load, policy: Policy, batch: Any, leaf: 
     steps = named("prefill_steps", "step", batch / together * count)
     seconds = steps * clock.seconds(_chunk(load, policy, count, together), leaf)
     if policy.pp == 1:
-        return seconds
+        return named("prompt_seconds", "s", seconds)
     return staged_seconds(seconds, most(1, steps), policy.pp, policy.overlap)
 
 
@@ -61,19 +61,30 @@ def prompt_floor_seconds(clock: Clock, load: Load, batch: Any, pp: int = 1, leaf
     return floor / pp if pp > 1 else floor
 
 
-def beside_decoding(clock: Clock, load: Load, policy: Policy, decoding: Any, prompts: Any) -> Any:
+def beside_decoding(
+    clock: Clock, load: Load, policy: Policy, decoding: Any, prompts: Any, leaf: Leaf = bare
+) -> Any:
     """Seconds that one prompt adds to the steps of `decoding` sequences, `prompts` of them in a step."""
     count = chunks_of(load.new_tokens, policy.budget)
     own = _chunk(load, policy, count, prompts)
-    alone = clock.seconds(own) * count
+    alone = clock.seconds(own, leaf) * count
     if not policy.mixes:
-        return alone / prompts / policy.pp
+        return named("added_seconds", "s", alone / prompts / policy.pp)
     each = policy.stage_share(decoding)
     context, positions = load.middle_context, load.drafts + 1
     ending = prompts if _is_one(count) else 0
-    mixed = clock.seconds(Step(each, context, positions, prompts, own.chunk, own.depth, finishing=ending))
-    plain = clock.seconds(Step(each, context, positions))
-    return most((mixed - plain) * count, 0.02 * alone) / prompts / policy.pp
+    both = Step(each, context, positions, prompts, own.chunk, own.depth, finishing=ending)
+    mixed = named("mixed_step_seconds", "s", clock.seconds(both, leaf))
+    plain = named("decode_step_seconds", "s", clock.seconds(Step(each, context, positions), leaf))
+    return added_seconds(mixed, plain, count, alone, prompts, policy.pp)
+
+
+@formula("s", "at least a fiftieth of what it takes alone")
+def added_seconds(
+    mixed_seconds: Number, plain_seconds: Number, chunks: Number, alone: Number, prompts: Number, pp: Number
+) -> Number:
+    """What one prompt adds to steps of decoding: a mixed step less a plain one, for each chunk."""
+    return most((mixed_seconds - plain_seconds) * chunks, 0.02 * alone) / prompts / pp
 
 
 def _is_one(count: Any) -> bool:

@@ -11,9 +11,22 @@ from typing import Any
 
 from kvplan.cost.estimate import Clock
 from kvplan.cost.step import Step, is_some
-from kvplan.figure import Number, ceiling, formula, least, most
-from kvplan.serve.load import Load, Policy, tokens_a_step
+from kvplan.facts.efficiency import fit_source
+from kvplan.figure import Leaf, Number, Source, Trust, bare, ceiling, formula, least, most, named, value_of
+from kvplan.serve.load import Load, Policy, plain, tokens_a_step
 from kvplan.serve.prompt import beside_decoding, prompt_seconds, prompts_seconds
+
+_STEADY = Source(
+    Trust.ENGINE_RULE, "as many as keep arrivals and departures equal, found by repeating these formulas"
+)
+_FRONT = {
+    "request_seconds": "s",
+    "first_steps": "step",
+    "prompt_factor": "",
+    "burst_share": "",
+    "admit_seconds": "s",
+    "slot_share": "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,116 +72,195 @@ def burst_seconds(
     return share * (concurrency - 1) / 2 * (prompt_seconds + admit_seconds)
 
 
+@formula("s", "decoding goes on between the chunks of a prompt")
+def first_token_seconds(
+    request_seconds: Number,
+    steps_under_way: Number,
+    token_seconds: Number,
+    prompt_factor: Number,
+    prompt_seconds: Number,
+    other_chunks: Number,
+    step_seconds: Number,
+) -> Number:
+    """What a request meets before its first token: the front end, steps under way, its own prompt."""
+    return (
+        request_seconds
+        + steps_under_way * token_seconds
+        + prompt_factor * (prompt_seconds + other_chunks * step_seconds)
+    )
+
+
+@formula("s", "Little's law: those beyond what runs at once wait")
+def waiting_seconds(concurrency: Number, requests_per_second: Number, service_seconds: Number) -> Number:
+    """Waiting for a place among those that run."""
+    return concurrency / requests_per_second - service_seconds
+
+
+@formula("request/s")
+def requests_per_second(running: Number, seconds: Number) -> Number:
+    """As many as run at once, each replaced when it ends."""
+    return running / seconds
+
+
+@formula("token/s")
+def output_tokens_per_second(requests_per_second: Number, output_tokens: Number) -> Number:
+    """Tokens that leave."""
+    return requests_per_second * output_tokens
+
+
+@formula("token/s")
+def total_tokens_per_second(
+    requests_per_second: Number, prompt_tokens: Number, output_tokens: Number
+) -> Number:
+    """Tokens of prompts and outputs."""
+    return requests_per_second * (prompt_tokens + output_tokens)
+
+
+@formula("token/s")
+def decode_tokens_per_second(sequences: Number, tokens_a_step: Number, step_seconds: Number) -> Number:
+    """Tokens of steps that carry no prompts."""
+    return sequences * tokens_a_step / step_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class FrontEnd:
     """What requests meet before and beside the model, per engine version: fitted."""
 
-    request_seconds: float
-    first_steps: float
-    prompt_factor: float
-    burst_share: float
-    admit_seconds: float
-    slot_share: float
+    request_seconds: Any
+    first_steps: Any
+    prompt_factor: Any
+    burst_share: Any
+    admit_seconds: Any
+    slot_share: Any
 
 
-def front_end(clock: Clock) -> FrontEnd:
+def front_end(clock: Clock, leaf: Leaf = bare) -> FrontEnd:
     """The front end of the clock's engine and version."""
-    names = ("request_seconds", "first_steps", "prompt_factor", "burst_share", "admit_seconds", "slot_share")
-    return FrontEnd(*(clock.front(name) for name in names))
+    if leaf is bare:
+        return FrontEnd(*(clock.front(name) for name in _FRONT))
+    key = clock.accelerator.key
+    return FrontEnd(
+        *(leaf(n, clock.front(n), unit, fit_source(n, clock.engine, key)) for n, unit in _FRONT.items())
+    )
 
 
-def decode_seconds(clock: Clock, load: Load, policy: Policy, sequences: Any) -> Any:
+def decode_seconds(clock: Clock, load: Load, policy: Policy, sequences: Any, leaf: Leaf = bare) -> Any:
     """One step of so many decoding sequences, stages working on a share each."""
-    return clock.seconds(Step(policy.stage_share(sequences), load.middle_context, load.drafts + 1))
+    step = Step(policy.stage_share(sequences), load.middle_context, load.drafts + 1)
+    return named("decode_step_seconds", "s", clock.seconds(step, leaf))
 
 
-def _token_time(clock: Clock, load: Load, policy: Policy, running: Any) -> tuple[Any, Any, Any]:
+def _token_time(
+    clock: Clock, load: Load, policy: Policy, running: Any, leaf: Leaf = bare
+) -> tuple[Any, Any, Any]:
     """(seconds a token, seconds a decode step, seconds one prompt adds) while so many sequences run."""
     gained = tokens_a_step(load)
-    step = decode_seconds(clock, load, policy, running)
+    step = decode_seconds(clock, load, policy, running, leaf)
     steps = most(1, load.output_tokens / gained)
     prompts = most(1, least(running / steps, policy.budget // load.new_tokens))
-    added = beside_decoding(clock, load, policy, running, prompts)
-    return token_seconds(step, running, steps, added) / gained, step, added
+    added = beside_decoding(clock, load, policy, running, prompts, leaf)
+    seconds = token_seconds(step, running, steps, added) / gained
+    return named("tpot_seconds", "s", seconds), step, added
 
 
-def closed_loop(clock: Clock, load: Load, policy: Policy, concurrency: Any) -> Served:
+def _first(
+    clock: Clock, load: Load, policy: Policy, front: FrontEnd, tpot: Any, step: Any, leaf: Leaf
+) -> Any:
+    """Seconds to the first token of a request that waits for no other prompt."""
+    alone = prompt_seconds(clock, load, policy, leaf)
+    others = ceiling(load.new_tokens, policy.budget) - 1
+    return first_token_seconds(
+        front.request_seconds, front.first_steps * policy.interval, tpot, front.prompt_factor, alone, others,
+        step,
+    )  # fmt: skip
+
+
+def closed_loop(clock: Clock, load: Load, policy: Policy, concurrency: Any, leaf: Leaf = bare) -> Served:
     """`concurrency` users who ask again as soon as they are answered; means over a run of ten rounds."""
-    front = front_end(clock)
+    if leaf is bare:
+        running = _round(clock, load, policy, concurrency, least(concurrency, policy.running), bare)[0]
+    else:
+        simple, rule, users = plain(load), plain(policy), value_of(concurrency)
+        found = _round(clock, simple, rule, users, least(users, rule.running), bare)[0]
+        running = leaf("running_sequences", value_of(found), "sequence", _STEADY)
+    then, tpot, ttft, step = _round(clock, load, policy, concurrency, running, leaf)
+    service = named("service_seconds", "s", e2e_seconds(ttft, tpot, load.output_tokens))
+    rate = requests_per_second(least(concurrency, policy.running), service)
+    waiting = waiting_seconds(concurrency, rate, service)
+    return _served(load, concurrency, ttft + waiting, tpot, rate, waiting, step, then)
+
+
+def _round(
+    clock: Clock, load: Load, policy: Policy, concurrency: Any, running: Any, leaf: Leaf
+) -> tuple[Any, Any, Any, Any]:
+    """(sequences that decode at once, token's, first token's and step's seconds) while `running` decode."""
+    front = front_end(clock, leaf)
     most_running = least(concurrency, policy.running)
-    running = most_running
-    ttft = tpot = step = 0.0
-    for _ in range(2):
-        tpot, step, _ = _token_time(clock, load, policy, running)
-        packed = beside_decoding(clock, load, policy, running, most(1, policy.budget // load.new_tokens))
-        alone = prompt_seconds(clock, load, policy)
-        chunks = ceiling(load.new_tokens, policy.budget)
-        decoding = tpot * load.output_tokens
-        ttft = (
-            front.request_seconds
-            + front.first_steps * policy.interval * tpot
-            + front.prompt_factor * (alone + (chunks - 1) * step)
-            + burst_seconds(most_running, packed, front.admit_seconds, front.burst_share)
-            + front.slot_share * decoding / concurrency
-        )
-        running = most(1, most_running * decoding / (decoding + ttft))
-    service = e2e_seconds(ttft, tpot, load.output_tokens)
-    rate = most_running / service
-    waiting = concurrency / rate - service  # those beyond what runs at once, by Little's law
-    return _served(load, concurrency, ttft + waiting, tpot, rate, waiting, step, running)
+    tpot, step, _ = _token_time(clock, load, policy, running, leaf)
+    packed = beside_decoding(clock, load, policy, running, most(1, policy.budget // load.new_tokens), leaf)
+    decoding = named("decoding_seconds", "s", tpot * load.output_tokens)
+    ttft = (
+        _first(clock, load, policy, front, tpot, step, leaf)
+        + burst_seconds(most_running, packed, front.admit_seconds, front.burst_share)
+        + front.slot_share * decoding / concurrency
+    )
+    ttft = named("first_token_seconds_running", "s", ttft)
+    then = named("decoding_sequences", "sequence", most(1, most_running * decoding / (decoding + ttft)))
+    return then, tpot, ttft, step
 
 
-def open_loop(clock: Clock, load: Load, policy: Policy, rate: Any) -> Served:
+def open_loop(clock: Clock, load: Load, policy: Policy, rate: Any, leaf: Leaf = bare) -> Served:
     """Requests that arrive at random, `rate` a second; None where more arrive than can be answered."""
-    top = saturated(clock, load, policy)
+    top = saturated(clock, load, policy, leaf)
     if rate >= top.requests_per_second:
-        note = f"{rate:g} requests a second are more than the {top.requests_per_second:.3g} it answers"
+        asked, answered = value_of(rate), value_of(top.requests_per_second)
+        note = f"{asked:g} requests a second are more than the {answered:.3g} it answers"
         return Served(
             policy.running, None, top.tpot_seconds, None, top.output_tokens_per_second,
             top.total_tokens_per_second, top.decode_tokens_per_second, top.requests_per_second,
             None, top.decode_step_seconds, note,
         )  # fmt: skip
-    front = front_end(clock)
-    running: Any = 1.0
-    tpot = step = added = 0.0
-    for _ in range(12):
-        tpot, step, added = _token_time(clock, load, policy, running)
-        wanted = least(policy.running, most(0.05, rate * load.output_tokens * tpot))
-        running = (running + wanted) / 2
-    alone = prompt_seconds(clock, load, policy)
-    chunks = ceiling(load.new_tokens, policy.budget)
+    running = _arriving(clock, plain(load), plain(policy), value_of(rate))
+    running = leaf("running_sequences", running, "sequence", _STEADY)
+    tpot, step, added = _token_time(clock, load, policy, running, leaf)
     used = least(0.97, rate * added)
-    ttft = (
-        front.request_seconds
-        + front.first_steps * policy.interval * tpot
-        + front.prompt_factor * (alone + (chunks - 1) * step)
-        + queue_seconds(used, added)
-    )
+    front = front_end(clock, leaf)
+    ttft = _first(clock, load, policy, front, tpot, step, leaf) + queue_seconds(used, added)
     full = rate / top.requests_per_second
-    service = e2e_seconds(ttft, tpot, load.output_tokens)
-    waiting = queue_seconds(full, service / policy.running)
+    service = named("service_seconds", "s", e2e_seconds(ttft, tpot, load.output_tokens))
+    waiting = named("waiting_seconds", "s", queue_seconds(full, service / policy.running))
     return _served(load, running, ttft + waiting, tpot, rate, waiting, step, running)
 
 
-def saturated(clock: Clock, load: Load, policy: Policy) -> Served:
+def _arriving(clock: Clock, load: Load, policy: Policy, rate: Any) -> Any:
+    """Sequences that run at once when so many requests arrive, by Little's law."""
+    running: Any = 1.0
+    for _ in range(11):
+        tpot, _, _ = _token_time(clock, load, policy, running)
+        wanted = least(policy.running, most(0.05, rate * load.output_tokens * tpot))
+        running = (running + wanted) / 2
+    return running
+
+
+def saturated(clock: Clock, load: Load, policy: Policy, leaf: Leaf = bare) -> Served:
     """Prompts always queued: as many sequences as run at once, each replaced when it ends."""
     running = most(1, policy.running)
-    tpot, step, _ = _token_time(clock, load, policy, running)
-    rate = running / (tpot * load.output_tokens)
+    tpot, step, _ = _token_time(clock, load, policy, running, leaf)
+    rate = requests_per_second(running, tpot * load.output_tokens)
     return _served(load, running, None, tpot, rate, None, step, running)
 
 
-def together(clock: Clock, load: Load, policy: Policy, batch: Any) -> Served:
+def together(clock: Clock, load: Load, policy: Policy, batch: Any, leaf: Leaf = bare) -> Served:
     """`batch` requests that start at once and end at once, in waves where not all run at once."""
     running = least(batch, policy.running)
-    waves = ceiling(batch, running)
-    first = prompts_seconds(clock, load, policy, running) if is_some(load.prompt_tokens) else 0.0
+    waves = named("waves", "", ceiling(batch, running))
+    first = prompts_seconds(clock, load, policy, running, leaf) if is_some(load.prompt_tokens) else 0.0
     gained = tokens_a_step(load)
-    step = decode_seconds(clock, load, policy, running)
-    tpot = step / gained
-    wave = e2e_seconds(first, tpot, load.output_tokens)
+    step = decode_seconds(clock, load, policy, running, leaf)
+    tpot = named("tpot_seconds", "s", step / gained)
+    wave = named("wave_seconds", "s", e2e_seconds(first, tpot, load.output_tokens))
     ttft = first + (waves - 1) / 2 * wave
-    rate = batch / (waves * wave)
+    rate = requests_per_second(batch, waves * wave)
     return _served(load, batch, ttft, tpot, rate, ttft - first, step, running, e2e=ttft + wave - first)
 
 
@@ -178,16 +270,14 @@ def _served(
 ) -> Served:  # fmt: skip
     if e2e is None and ttft is not None:
         e2e = e2e_seconds(ttft, tpot, load.output_tokens)
-    output = rate * load.output_tokens
-    gained = tokens_a_step(load)
     return Served(
         concurrency,
-        ttft,
+        named("ttft_seconds", "s", ttft),
         tpot,
-        e2e,
-        output,
-        rate * (load.prompt_tokens + load.output_tokens),
-        running * gained / step,
+        named("e2e_seconds", "s", e2e),
+        output_tokens_per_second(rate, load.output_tokens),
+        total_tokens_per_second(rate, load.prompt_tokens, load.output_tokens),
+        decode_tokens_per_second(running, tokens_a_step(load), step),
         rate,
         waiting,
         step,
