@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test test-real test-engines test-vllm check bench clean
+.PHONY: demo test test-real test-engines test-vllm check bench kernels clean
 
 demo: $(STAMP)  ## set up, then a first plan
 	$(BIN)/kvplan plan meta-llama/Llama-3.1-70B-Instruct --gpu h100 --tp 4
@@ -35,6 +35,16 @@ check: $(STAMP)  ## lint, types and generated pages
 
 bench: $(STAMP)  ## how fast, as ratios measured in one run
 	$(BIN)/python benchmarks/size.py
+
+TIMINGS := aiconfigurator-core==0.12.0
+WHEEL := --no-deps --only-binary :all: --platform manylinux_2_28_x86_64 --python-version 3.11 --abi abi3
+
+kernels: $(STAMP)  ## fit the kernels again: fetches 82 MB of timings, writes kernels.json and docs/kernels.md
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fit]'
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check $(WHEEL) -d "$$folder" $(TIMINGS) && \
+	$(BIN)/python -m zipfile -e "$$folder"/*.whl "$$folder/wheel" && \
+	$(BIN)/python tools/fit_kernels.py --wheel "$$folder/wheel"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

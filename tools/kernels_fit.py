@@ -64,6 +64,12 @@ def fit(work: Work, held: dict[str, float] | None = None) -> dict[str, float]:
     return dict(zip(names, np.exp(best.x).tolist(), strict=True))
 
 
+def errors(work: Work, v: dict[str, float]) -> Array:
+    """Errors in log time of the rows that are fitted on."""
+    found: Array = np.log(seconds(work, v) / work.seconds)[work.fit > 0]
+    return found
+
+
 def residuals(work: Work, v: dict[str, float]) -> dict[str, tuple[float, float, float, int]]:
     """Median error, bias, 90th percentile and rows: of all and of each region."""
     error = np.log(seconds(work, v) / work.seconds)

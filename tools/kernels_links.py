@@ -120,9 +120,15 @@ def fit(rows: Exchange) -> dict[str, float]:
     return dict(zip(names, np.exp(best.x).tolist(), strict=True))
 
 
+def errors(rows: Exchange, v: dict[str, float]) -> Array:
+    """Errors in log time."""
+    found: Array = np.log(seconds(rows, v) / rows.seconds)
+    return found
+
+
 def residuals(rows: Exchange, v: dict[str, float]) -> dict[str, tuple[float, float, float, int]]:
     """Median error, bias, 90th percentile and rows: of all, and of small, middling and large messages."""
-    error = np.log(seconds(rows, v) / rows.seconds)
+    error = errors(rows, v)
     size = rows.wire
     regions = {"all": size > 0, "-64 kB": size <= 65536, "-4 MB": (size > 65536) & (size <= 4e6)}
     regions |= {"4 MB-": size > 4e6}

@@ -1,6 +1,7 @@
 """How fast kernels run: launch, share of the peak and of the bandwidth, as fitted on timings.
 
-The form (tools/fit_kernels.py): launch + moved × moved_bytes ÷ bandwidth +
+efficiency/kernels.json has one row an accelerator, operation and format, the best over the engines timed
+(docs/kernels.md). The form (tools/fit_kernels.py): launch + moved × moved_bytes ÷ bandwidth +
 √(compute² + (memory + tiles × tile_seconds)² + depth²).
 """
 
@@ -82,7 +83,7 @@ def half_accumulate(key: str) -> float | None:
 
 @functools.cache
 def _rows() -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The fitted rows of every operation and format."""
+    """The fitted rows of every operation and format, at most one an accelerator and way of joining ranks."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in store.json_file("efficiency/kernels.json")["rows"]:
         found.setdefault((row["operation"], row["format"]), []).append(row)
@@ -122,24 +123,11 @@ def find_link(operation: str, accelerator: str, shared: bool = False) -> Link:
     return Link(**_nearest(rows, _LINK_FIELDS, accelerator, 0))
 
 
-_MORE_IS_BETTER = ("compute", "memory", "link", "one_shot")
-
-
-def _best(rows: list[dict[str, Any]], fields: tuple[str, ...]) -> dict[str, float]:
-    """The best of every figure over the engines: they take over one another's kernels before long."""
-    found = {}
-    for name in fields:
-        values = [row.get(name, 0.0) for row in rows]
-        found[name] = max(values) if name in _MORE_IS_BETTER else min(values)
-    return found
-
-
 def _nearest(
     rows: list[dict[str, Any]], fields: tuple[str, ...], accelerator: str, worse: int
 ) -> dict[str, Any]:
-    by_accelerator: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_accelerator.setdefault(row["accelerator"], []).append(row)
+    """Of this accelerator, else the median of its generation, else of all; `worse` if of another format."""
+    by_accelerator = {row["accelerator"]: row for row in rows}
     family = generation(accelerator)
     tiers = (
         [key for key in by_accelerator if key == accelerator],
@@ -147,8 +135,7 @@ def _nearest(
         list(by_accelerator),
     )
     known, keys = next((i, tier) for i, tier in enumerate(tiers) if tier)
-    best = [_best(by_accelerator[key], fields) for key in keys]
-    values = {name: statistics.median(one[name] for one in best) for name in fields}
+    values = {name: statistics.median(by_accelerator[key].get(name, 0.0) for key in keys) for name in fields}
     what, package = f"{rows[0]['operation']} {rows[0]['format']}", fitted_on()["package"]
     known = min(2, known + worse)
     where = f"{package}: {what} on {', '.join(keys[:4])}{' …' if len(keys) > 4 else ''}"
