@@ -51,9 +51,10 @@ generation, and failing that of all (`src/kvplan/facts/kernels.py`); such a figu
 """
 
 FAILS = {
-    "merged": """The best of each figure is faster than any one kernel. Errors in per cent: each engine's own
-fit on its own timings, and the shipped values on the timings of all engines; a negative bias is told faster
-than timed, and `furthest` is the accelerator where it is most so.""",
+    "merged": """The best of each figure is faster than any one kernel, most so where two figures stand in
+for one another (the share of the peak and the padding of experts) and come from two engines. Errors in per
+cent: each engine's own fit on its own timings, and the shipped values on the timings of all engines; a
+negative bias is told faster than timed, and `furthest` is the accelerator where it is most so.""",
     "poor": """Fits of which half the rows miss by more than 20 %, or a tenth by more than 60 %, worst
 first; the region is the one that misses most, error and bias in per cent.
 
