@@ -109,9 +109,12 @@ class Figure:
                 found.setdefault((figure.name, figure.value), figure)
         return list(found.values())
 
-    def explain(self) -> str:
-        """Formula, numbers put in, result, then every part in turn down to its sources."""
-        return "\n".join(self._lines(0, set()))
+    def explain(self, shown: set[tuple[str, float]] | None = None) -> str:
+        """Formula, numbers put in, result, then every part in turn down to its sources.
+
+        What is in `shown` is only named; what is explained is added to it.
+        """
+        return "\n".join(self._lines(0, set() if shown is None else shown))
 
     def _lines(self, depth: int, shown: set[tuple[str, float]]) -> Iterator[str]:
         pad = "  " * depth

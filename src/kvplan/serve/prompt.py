@@ -35,14 +35,23 @@ def prompt_seconds(clock: Clock, load: Load, policy: Policy, leaf: Leaf = bare) 
 
 def prompts_seconds(clock: Clock, load: Load, policy: Policy, batch: Any, leaf: Leaf = bare) -> Any:
     """`batch` prompts that start together: as many in a step as its budget holds."""
-    tokens = load.new_tokens
-    together = most(1, least(batch, policy.budget // tokens))
-    count = chunks_of(tokens, policy.budget)
-    steps = named("prefill_steps", "step", batch / together * count)
-    seconds = steps * clock.seconds(_chunk(load, policy, count, together), leaf)
+    steps, middle = prompt_steps(load, policy, batch)
+    return staged(policy, steps, steps * clock.seconds(middle, leaf))
+
+
+def staged(policy: Policy, steps: Any, seconds: Any) -> Any:
+    """Seconds of steps one after another, dealt over pipeline stages where there are any."""
     if policy.pp == 1:
         return named("prompt_seconds", "s", seconds)
     return staged_seconds(seconds, most(1, steps), policy.pp, policy.overlap)
+
+
+def prompt_steps(load: Load, policy: Policy, batch: Any) -> tuple[Any, Step]:
+    """Steps that so many prompts take, and the middle one: it costs what they cost on average."""
+    tokens = load.new_tokens
+    together = most(1, least(batch, policy.budget // tokens))
+    count = chunks_of(tokens, policy.budget)
+    return named("prefill_steps", "step", batch / together * count), _chunk(load, policy, count, together)
 
 
 def _chunk(load: Load, policy: Policy, count: Any, prompts: Any) -> Step:

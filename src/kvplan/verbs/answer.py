@@ -52,9 +52,10 @@ class Answer(dict[str, Any]):
         return found
 
     def explain(self, name: str | None = None) -> str:
-        """Formula, numbers put in, result and sources: of one figure, or of all."""
+        """Formula, numbers put in, result and sources: of one figure, or of all, each part once."""
         figures = self.find(name) if name else list(self.figures().values())
-        return "\n\n".join(figure.explain() for figure in figures)
+        shown: set[tuple[str, float]] = set()
+        return "\n\n".join(figure.explain(shown) for figure in figures)
 
     def rests_on(self) -> list[Figure]:
         """The weakest inputs of the whole document."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,17 +11,16 @@ from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import FIGURES, CacheGroup, Capacity
 from kvplan.engines.llama_cpp_placement import Placed, margin_bytes
 from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
-from kvplan.errors import BadInput
-from kvplan.facts.engine_versions import find_engine
 from kvplan.figure import Figure, Leaf, Source, Trust, bare
 from kvplan.units import bytes_text
 from kvplan.verbs import series
 from kvplan.verbs.against import compare
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
-from kvplan.verbs.deploy import KNOWN_VENDORS, Size, Split, deployment, with_flags
+from kvplan.verbs.deploy import KNOWN_VENDORS, Size, with_flags
+from kvplan.verbs.described import described
 from kvplan.verbs.given import ModelLike
-from kvplan.verbs.pasted import Pasted, pasted, settings
+from kvplan.verbs.pasted import Pasted
 from kvplan.verbs.size import MAX_BATCH
 from kvplan.verbs.verdict import enough, occupied, pool_for, starts
 from kvplan.verbs.ways import ways_back
@@ -66,37 +64,29 @@ def fit(
     """
     if batch is not None:
         whole("--batch", batch, 1, MAX_BATCH)
-    read = pasted(command, engine)
-    measured = {
+    words = {
+        "gpu": gpu,
+        "engine": engine,
+        "engine_version": engine_version,
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "ep": ep,
+        "dcp": dcp,
+        "attention_dp": attention_dp,
+        "dtype": dtype,
+        "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
+        "gpu_memory": gpu_memory,
+        "memory_in_use": memory_in_use,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes,
         "weights_memory": weights_memory,
         "activation_memory": activation_memory,
         "graph_memory": graph_memory,
-        "kv_cache_memory_bytes": read.pool if kv_cache_memory_bytes is None else kv_cache_memory_bytes,
+        "command": command,
     }
-    ranks = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "dcp": dcp, "attention_dp": attention_dp}
-    named = {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype}
-    chosen = find_engine(engine or read.engine or "vllm")
-    whose = model if model not in (None, "") else read.model
-    if whose is None:
-        raise BadInput("MODEL: missing; give one before the options, or a --command that names it")
-    d = deployment(
-        whose,
-        gpu=gpu,
-        engine=chosen,
-        engine_version=engine_version or read.version,
-        split=Split(**{**read.split, **_stated(ranks)}),
-        **{**read.named, **_stated(named)},
-        gpu_memory=gpu_memory,
-        memory_in_use=memory_in_use,
-        measured=measured,
-        flags=settings(flags, read, chosen),
-        batch=batch,
-    )
+    d, read = described(model, words, flags, batch)
     return fit_answer(d, batch, against, read)
-
-
-def _stated(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def fit_answer(d: Deployment, batch: int | None, against: str | None, read: Pasted) -> Answer:

@@ -5,13 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.cost.estimate import Clock
-from kvplan.cost.step import Step
-from kvplan.facts.efficiency import Spread, spread
-from kvplan.figure import Leaf, Number, bare, formula, most
+from kvplan.cost.weights import step_compute
+from kvplan.engines.budget import memory_of
+from kvplan.engines.deployment import Deployment
+from kvplan.engines.registry import CONTEXT_DECIDES
+from kvplan.errors import BadInput
+from kvplan.facts.efficiency import is_measured
+from kvplan.figure import Leaf, Source, Trust, bare, ceiling, least, named, value_of
 from kvplan.serve import steady
-from kvplan.serve.load import Load, Policy
-from kvplan.serve.prompt import prompt_floor_seconds, prompts_seconds
+from kvplan.serve.load import Load, Policy, plain
 from kvplan.serve.steady import Served
+from kvplan.units import bytes_text, count_text
+from kvplan.verbs import series
+from kvplan.verbs.answer import Answer
+from kvplan.verbs.asked import Asked, asked_of, refuse_later
+from kvplan.verbs.batches import batches_part
+from kvplan.verbs.deploy import Size
+from kvplan.verbs.described import described
+from kvplan.verbs.given import ModelLike
+from kvplan.verbs.phases import interval, operations_part, phase, phase_part, phase_times, ridge
+from kvplan.verbs.timing import clock_of, dealt, policy_of
 
 FIGURES = (
     "ttft_seconds",
@@ -22,36 +35,165 @@ FIGURES = (
     "decode_tokens_per_second",
     "requests_per_second",
 )
+_NO_PHASE = ("seconds", "lower_bound_seconds", "low_seconds", "high_seconds")
 
 
-@formula("s")
-def low_seconds(seconds: Number, low: Number, lower_bound_seconds: Number) -> Number:
-    """The short end of the 80 % interval; nothing is quicker than the floor."""
-    return most(seconds * low, lower_bound_seconds)
+def latency(
+    model: ModelLike | None = None,
+    *,
+    gpu: str | None = None,
+    engine: str | None = None,
+    engine_version: str | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    attention_dp: int | None = None,
+    dtype: str | None = None,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
+    gpu_memory: Size = None,
+    memory_in_use: Size = None,
+    kv_cache_memory_bytes: Size = None,
+    weights_memory: Size = None,
+    activation_memory: Size = None,
+    graph_memory: Size = None,
+    command: str | None = None,
+    prompt_tokens: int | None = None,
+    output_tokens: int | None = None,
+    batch: int | None = None,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    context_depth: int | None = None,
+    shared_prefix_tokens: int | None = None,
+    speculative_tokens: int | None = None,
+    acceptance: float | None = None,
+    ttft: str | float | None = None,
+    tpot: str | float | None = None,
+    **flags: Any,
+) -> Answer:
+    """Seconds of prefill and of a decode step, and means over the requests of a load in steady state.
+
+    The load is a `batch` that starts together, a `concurrency` of users who ask again as soon as they are
+    answered, or a `rate` of requests a second that arrive at random; without one, as many sequences as
+    the cache holds, at most 32. `ttft` and `tpot` are goals ("0.5s" or seconds): the answer then names the
+    largest batch that meets them. `flags` are the engine's own settings, `command` a launch command.
+    Returns the contract's `latency` document with `operations`, `batches`, `load` and `notes` beside it:
+    times in seconds, rates a second, of the whole deployment in `serving`. What is not known, or does not
+    fit, is None. Raises BadInput or UnknownName for anything that cannot be used.
+    """
+    refuse_later(flags)
+    words = {
+        "gpu": gpu,
+        "engine": engine,
+        "engine_version": engine_version,
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "ep": ep,
+        "attention_dp": attention_dp,
+        "dtype": dtype,
+        "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
+        "gpu_memory": gpu_memory,
+        "memory_in_use": memory_in_use,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes,
+        "weights_memory": weights_memory,
+        "activation_memory": activation_memory,
+        "graph_memory": graph_memory,
+        "command": command,
+    }
+    if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
+        raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
+    d, read = described(model, words, flags)
+    asked = asked_of(
+        d,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        batch=batch,
+        concurrency=concurrency,
+        rate=rate,
+        context_depth=context_depth,
+        shared_prefix_tokens=shared_prefix_tokens,
+        speculative_tokens=speculative_tokens,
+        acceptance=acceptance,
+        ttft=ttft,
+        tpot=tpot,
+    )
+
+    def compute(leaf: Leaf) -> dict[str, Any]:
+        part = latency_part(d, asked, leaf)
+        part["engine"] = {"name": d.setup.engine, "version": d.setup.version}
+        part["notes"] = [*read.notes, *d.model.notes, *part["notes"]]
+        return part
+
+    def draws(answer: dict[str, Any]) -> dict[str, Any]:
+        return {"of": series.deployed(d), "curve": answer["batches"]["curve"]}
+
+    return Answer(compute, draws)
 
 
-def served(clock: Clock, load: Load, policy: Policy, mode: str, amount: Any) -> Served:
+def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
+    """The contract's `latency` document of a deployment under a load, with what goes beside it."""
+    clock, load = clock_of(d), asked.load(leaf)
+    policy = policy_of(d, asked.length, leaf)
+    replicas = dealt(d).replicas
+    prompts, running, found = _loaded(d, clock, load, policy, asked, leaf)
+    together = asked.mode == "batch"
+    serving = serving_part(clock, found, asked.mode, leaf, replicas) if found else _nothing()
+    if asked.mode != "rate":
+        serving["concurrency"] = leaf(asked.mode, asked.amount, "sequence", asked.source)
+    simple, rule = plain(load), plain(policy)
+    return {
+        "prefill": phase_part(clock, load, policy, prompts, "prefill", leaf),
+        "decode": phase_part(clock, load, policy, running, "decode", leaf),
+        "ridge_point": ridge(clock, step_compute(d.model), leaf),
+        "serving": serving,
+        "operations": {
+            "prefill": operations_part(clock, simple, rule, value_of(prompts), "prefill"),
+            "decode": operations_part(clock, simple, rule, value_of(running), "decode"),
+        },
+        "batches": batches_part(clock, load, policy, asked, replicas, leaf),
+        "load": {**asked.document(), "prompts": value_of(prompts) if together else 1},
+        "notes": _notes(d, clock, asked, found, rule),
+    }
+
+
+def _loaded(
+    d: Deployment, clock: Clock, load: Load, policy: Policy, asked: Asked, leaf: Leaf
+) -> tuple[Any, Any, Served | None]:
+    """(prompts of the prefill, sequences of a decode step, what is served) of one replica."""
+    replicas = dealt(d).replicas
+    amount = leaf(asked.mode, asked.amount, "", asked.source)
+    share = amount
+    if replicas > 1:
+        dp = leaf("replicas", replicas, "", Source(Trust.STATED, f"--dp {d.setup.dp}"))
+        share = ceiling(amount, dp) if asked.mode == "batch" else amount / dp
+        share = named("replica_share", "", share)
+    found = served(clock, load, policy, asked.mode, share, leaf) if room(d, policy) else None
+    if asked.mode == "batch":
+        return share, share if found is None else least(share, policy.running), found
+    running = found.concurrency if found else 1
+    return 1, least(running, policy.running) if found else 1, found
+
+
+def room(d: Deployment, policy: Policy) -> bool:
+    """Whether the deployment holds its weights and one sequence of the load."""
+    if d.setup.engine in CONTEXT_DECIDES:
+        left = memory_of(d, bare)["headroom_bytes"]
+        return left is None or bool(left >= 0)
+    return bool(policy.running >= 1)
+
+
+def served(clock: Clock, load: Load, policy: Policy, mode: str, amount: Any, leaf: Leaf = bare) -> Served:
     """What a load sees: `mode` is concurrency, rate, batch, saturated, prefill or decode."""
     if mode == "concurrency":
-        return steady.closed_loop(clock, load, policy, amount)
+        return steady.closed_loop(clock, load, policy, amount, leaf)
     if mode == "rate":
-        return steady.open_loop(clock, load, policy, amount)
+        return steady.open_loop(clock, load, policy, amount, leaf)
     if mode == "saturated":
-        return steady.saturated(clock, load, policy)
-    return steady.together(clock, load, policy, amount)
-
-
-def phase(
-    clock: Clock, load: Load, policy: Policy, batch: Any, name: str, leaf: Leaf = bare
-) -> tuple[Any, Any, Step]:
-    """(estimate, floor, step) of prefill or of one decode step of `batch` sequences."""
-    if name == "prefill":
-        step = Step(prompts=batch, chunk=load.new_tokens, depth=load.cached)
-        seconds = prompts_seconds(clock, load, policy, batch, leaf)
-        return seconds, prompt_floor_seconds(clock, load, batch, policy.pp, leaf), step
-    each = policy.stage_share(batch)
-    step = Step(each, load.middle_context, load.drafts + 1)
-    return clock.seconds(step, leaf), clock.floor(step, leaf), step
+        return steady.saturated(clock, load, policy, leaf)
+    return steady.together(clock, load, policy, amount, leaf)
 
 
 def case_answer(clock: Clock, load: Load, policy: Policy, mode: str, amount: float | None) -> dict[str, Any]:
@@ -60,58 +202,76 @@ def case_answer(clock: Clock, load: Load, policy: Policy, mode: str, amount: flo
     found = served(clock, load, policy, mode, amount)
     running = found.concurrency if mode in ("concurrency", "rate", "saturated") else batch
     running = min(running, policy.running)
-    prefill = {}
+    prefill: dict[str, Any] = dict.fromkeys(_NO_PHASE)
     if load.prompt_tokens:
         seconds, floor, _ = phase(clock, load, policy, batch, "prefill")
-        prefill = _phase_part(clock, "prefill", seconds, floor)
+        prefill = phase_times(clock, "prefill", seconds, floor)
     seconds, floor, _ = phase(clock, load, policy, running, "decode")
-    decode = _phase_part(clock, "decode", seconds, floor)
     return {
-        "prefill": prefill
-        or dict.fromkeys(("seconds", "lower_bound_seconds", "low_seconds", "high_seconds")),
-        "decode": decode,
+        "prefill": prefill,
+        "decode": phase_times(clock, "decode", seconds, floor),
         "serving": serving_part(clock, found, mode),
     }
 
 
-def _phase_part(clock: Clock, name: str, seconds: Any, floor: Any) -> dict[str, Any]:
-    s = spread("prefill" if name == "prefill" else "decode", clock.engine, clock.accelerator.key)
-    key = "seconds" if name == "prefill" else "step_seconds"
-    seconds = max(seconds, floor)
-    return {
-        key: seconds,
-        "lower_bound_seconds": floor,
-        "low_seconds": max(floor, seconds * s.low),
-        "high_seconds": seconds * s.high,
-    }
+def serving_part(
+    clock: Clock, found: Served, mode: str, leaf: Leaf = bare, replicas: int = 1
+) -> dict[str, Any]:
+    """The contract's `serving` with its 80 % interval; rates are those of all `replicas`."""
+    values: dict[str, Any] = {}
+    low: dict[str, Any] = dict.fromkeys(FIGURES)
+    high: dict[str, Any] = dict.fromkeys(FIGURES)
+    for name in FIGURES:
+        value = getattr(found, name)
+        unit = "s" if name.endswith("_seconds") and not name.endswith("per_second") else "/s"
+        if value is not None and replicas > 1 and name.endswith("per_second"):
+            value = value * leaf("replicas", replicas, "", Source(Trust.STATED, "--dp"))
+        values[name] = named(name, unit, value)
+        known = interval(clock, kind_of(name, mode), leaf)
+        if value is not None and known is not None:
+            low[name], high[name] = named(name, unit, value * known[0]), named(name, unit, value * known[1])
+    users = found.concurrency * replicas if replicas > 1 else found.concurrency
+    return {"concurrency": named("concurrency", "sequence", users), **values, "low": low, "high": high}
 
 
-def serving_part(clock: Clock, found: Served, mode: str) -> dict[str, Any]:
-    """The contract's `serving` with its 80 % interval."""
-    values = {name: getattr(found, name) for name in FIGURES}
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    for name, value in values.items():
-        if value is None:
-            low[name] = high[name] = None
-            continue
-        s = spread_of(clock, name, mode)
-        low[name], high[name] = value * s.low, value * s.high
-    return {"concurrency": found.concurrency, **values, "low": low, "high": high}
+def _nothing() -> dict[str, Any]:
+    empty = dict.fromkeys(FIGURES)
+    return {"concurrency": None, **empty, "low": dict(empty), "high": dict(empty)}
 
 
-def spread_of(clock: Clock, figure: str, mode: str) -> Spread:
-    """The spread that belongs to a figure under a load."""
+def kind_of(figure: str, mode: str) -> str:
+    """The kind of spread that belongs to a figure under a load."""
     batch = mode in ("batch", "prefill", "decode")
-    kind = "throughput"
     if figure == "ttft_seconds":
-        kind = "prefill" if batch else "ttft"
-    elif figure == "tpot_seconds":
-        kind = "decode" if batch else "tpot"
-    elif figure == "e2e_seconds":
-        kind = "batch" if batch else "tpot"
-    elif batch:
-        kind = "batch"
-    elif mode == "concurrency":
-        kind = "tpot"
-    return spread(kind, clock.engine, clock.accelerator.key)
+        return "prefill" if batch else "ttft"
+    if figure == "tpot_seconds":
+        return "decode" if batch else "tpot"
+    if batch:
+        return "batch"
+    return "tpot" if figure == "e2e_seconds" or mode == "concurrency" else "throughput"
+
+
+def _notes(d: Deployment, clock: Clock, asked: Asked, found: Served | None, policy: Policy) -> list[str]:
+    """What a reader must know before using the numbers, most pressing first."""
+    notes = []
+    if found is None:
+        memory = memory_of(d, bare)
+        pool = bytes_text(memory["kv_pool_bytes"] or 0)
+        notes.append(
+            f"does not fit: the cache has {pool} a rank, not enough for one sequence of "
+            f"{count_text(asked.length)} tokens; times are of a rank that held it"
+        )
+    elif found.note:
+        notes.append(f"{found.note}; requests queue without end, so ttft and e2e are not known")
+    elif asked.mode != "rate" and asked.amount / dealt(d).replicas > policy.running:
+        held = count_text(int(policy.running) * dealt(d).replicas)
+        notes.append(f"{count_text(asked.amount)} sequences are asked and {held} run at once: the rest wait")
+    engine, key = clock.engine, clock.accelerator.key
+    if not is_measured(engine, key):
+        notes.append(
+            f"no serving measurement of {d.setup.engine} on {clock.accelerator.name} was fitted on: "
+            "efficiencies are those of its nearest relatives"
+        )
+    if asked.drafts:
+        notes.append("the drafter's own time is not counted")
+    return notes

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.cost.estimate import Clock
 from kvplan.cost.operations import Operations, Ranks, operations_of
+from kvplan.engines.budget import memory_of
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.limits import limits_of
-from kvplan.engines.registry import CONTEXT_DECIDES
+from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
+from kvplan.engines.sglang_setup import attention_ranks
 from kvplan.errors import BadInput
 from kvplan.facts import store
 from kvplan.facts.accelerators import Accelerator
 from kvplan.facts.efficiency import fitted
 from kvplan.facts.formats import Format
 from kvplan.facts.kernels import devices_of
+from kvplan.figure import Leaf, Source, Trust, bare, least, named, value_of
 from kvplan.model.model import Model
 from kvplan.serve.load import Policy
-from kvplan.verbs import fit as fitting
-from kvplan.verbs.verdict import most_running, sequences_of
+from kvplan.verbs.deploy import with_flags
+from kvplan.verbs.verdict import LENGTHS, most_running
 
 _BUDGET_FLAGS = {
     "vllm": "max_num_batched_tokens",
@@ -58,11 +61,42 @@ def value_bytes(format: Format, model: Model) -> float:
     return format.block_bytes / format.block_values
 
 
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """How requests are dealt out: to `replicas` apart, in each to `groups` with caches of their own."""
+
+    ranks: Ranks
+    replicas: int = 1
+    groups: int = 1
+
+
+def dealt(d: Deployment) -> Dealt:
+    """Replicas that share nothing, or groups that attend apart and share the experts.
+
+    Data-parallel ranks of a vLLM mixture of experts compute its experts together, as SGLang's do under
+    --enable-dp-attention.
+    """
+    s = d.setup
+    groups = attention_ranks(s) if s.engine == "sglang" else s.attention_dp
+    if s.engine == "tensorrt-llm" and s.flags.get("enable_attention_dp"):
+        groups = s.tp
+    if s.engine == "sglang" and groups == s.dp > 1:
+        return Dealt(Ranks(s.tp, s.pp, s.ep, groups), 1, groups)
+    if s.engine == "vllm" and s.dp > 1 and _has_experts(d.model):
+        whole = s.tp * s.dp
+        return Dealt(Ranks(whole, s.pp, min(s.ep, whole), groups * s.dp), 1, groups * s.dp)
+    return Dealt(Ranks(s.tp, s.pp, s.ep, groups), s.dp, groups)
+
+
+def _has_experts(model: Model) -> bool:
+    return any(w.part == "expert" for _, layer in model.grouped() for w in layer.weights)
+
+
 def operations(d: Deployment) -> Operations:
     """The operations of one rank."""
-    s = d.setup
-    ranks = Ranks(s.tp, s.pp, s.ep, s.attention_dp)
-    return operations_of(d.model, ranks, value_bytes(d.stored.format, d.model), d.stored.format.compute)
+    return operations_of(
+        d.model, dealt(d).ranks, value_bytes(d.stored.format, d.model), d.stored.format.compute
+    )
 
 
 def clock_of(d: Deployment) -> Clock:
@@ -70,40 +104,65 @@ def clock_of(d: Deployment) -> Clock:
     return Clock(operations(d), accelerator_of(d), d.setup.engine, d.setup.version)
 
 
-def budget_of(d: Deployment) -> int:
+def budget_of(d: Deployment, leaf: Leaf = bare) -> Any:
     """Tokens one step carries at most: the engine's flag, else its default."""
     engine, flags = d.setup.engine, d.setup.flags
-    stated = flags.get(_BUDGET_FLAGS.get(engine, ""))
+    name = _BUDGET_FLAGS.get(engine, "")
+    stated = flags.get(name)
     if stated and stated > 0:
-        return int(stated)
+        return leaf(name, int(stated), "token", Source(Trust.STATED, f"--{name.replace('_', '-')}"))
+    if engine == "sglang" and stated == -1:
+        return leaf(
+            name, UNLIMITED, "token", Source(Trust.STATED, "--chunked-prefill-size -1: whole prompts")
+        )
     if engine == "vllm":
-        return int(limits_of(d.model, d.setup)["max_num_batched_tokens"][0])
-    found = store.toml("efficiency/classes.toml")["budget"].get(engine)
-    return int(found) if found else UNLIMITED
+        value, source = limits_of(d.model, d.setup)[name]
+        found = leaf(name, int(value), "token", source)
+        return found * d.setup.dp if dealt(d).replicas < d.setup.dp else found
+    table = store.toml("efficiency/classes.toml")["budget"]
+    source = Source(Trust.ENGINE_RULE, table["source"])
+    return leaf(name or "step_tokens", int(table.get(engine, UNLIMITED)), "token", source)
 
 
 def running_of(d: Deployment, length: int) -> float:
+    """Sequences of that length that run at once, as a bare number."""
+    return float(running_at_most(d, length, bare))
+
+
+def running_at_most(d: Deployment, length: int, leaf: Leaf) -> Any:
     """Sequences of that length that run at once: what the cache holds and the engine's own limit."""
-    capacity = fitting.capacity_numbers(d)
-    limit = most_running(capacity)
-    held: float | None = None
-    if d.setup.engine not in CONTEXT_DECIDES:
-        held = sequences_of(d, fitting.pool_of(d), min(length, d.max_model_len))
-    found = [float(x) for x in (limit, held) if x is not None]
-    return min(found) if found else float(UNLIMITED)
+    memory = memory_of(d, leaf)
+    pool, length = memory["kv_pool_bytes"], min(length, d.max_model_len)
+    capacity = capacity_of(d, value_of(pool), bare)
+    limit, held = most_running(capacity), None
+    found: list[Any] = []
+    if limit is not None:
+        _, where = capacity.settings.get("max_num_seqs", (None, "what it takes by default"))
+        found.append(
+            leaf("most_running", limit, "sequence", Source(Trust.ENGINE_RULE, f"{d.setup.engine}: {where}"))
+        )
+    if d.setup.engine not in CONTEXT_DECIDES and (flag := LENGTHS.get(d.setup.engine)):
+        held = capacity_of(with_flags(d, **{flag: length}), pool, leaf).max_concurrency
+    if held is not None:
+        found.append(named("sequences_held", "sequence", held))
+    if not found:
+        return float(UNLIMITED)
+    groups = dealt(d).groups
+    most = least(*found)
+    return most * groups if groups > 1 else most
 
 
-def policy_of(d: Deployment, length: int) -> Policy:
+def policy_of(d: Deployment, length: int, leaf: Leaf = bare) -> Policy:
     """How the engine of a deployment schedules sequences of that length."""
-    engine, budget = d.setup.engine, budget_of(d)
+    engine, budget = d.setup.engine, budget_of(d, leaf)
     mixes = store.toml("efficiency/classes.toml")["mixes"]
     return Policy(
         budget=budget,
-        running=running_of(d, length),
+        running=named("running_at_most", "sequence", running_at_most(d, length, leaf)),
         mixes=mixes.get(engine, True),
         pp=d.setup.pp,
         microbatches=engine != "llama.cpp",
-        overlap=overlap_of(engine, budget),
+        overlap=overlap_of(engine, value_of(budget)),
         interval=int(d.setup.flags.get("stream_interval") or 1),
     )
 
@@ -113,8 +172,3 @@ def overlap_of(engine: str, budget: int) -> float:
     if engine != "llama.cpp":
         return 1.0
     return fitted("token_overlap" if budget == 1 else "stage_overlap", engine, "")
-
-
-def known(value: Any) -> bool:
-    """Whether a figure is a number."""
-    return value is not None

@@ -1,0 +1,53 @@
+"""The deployment that a verb's words and a pasted launch command describe together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvplan.engines.deployment import Deployment
+from kvplan.errors import BadInput
+from kvplan.facts.engine_versions import find_engine
+from kvplan.verbs.deploy import Split, deployment
+from kvplan.verbs.given import ModelLike
+from kvplan.verbs.pasted import Pasted, pasted, settings
+
+_RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
+_NAMED = ("dtype", "quantization", "kv_cache_dtype")
+_MEASURED = ("weights_memory", "activation_memory", "graph_memory", "kv_cache_memory_bytes")
+
+
+def described(
+    model: ModelLike | None, words: Mapping[str, Any], flags: Mapping[str, Any], batch: int | None = None
+) -> tuple[Deployment, Pasted]:
+    """The deployment, and what its `--command` said; what is given by itself wins over the command.
+
+    `words` are kvplan's own (gpu, engine, tp, dtype, command, …), None or absent where not given; `flags` the
+    engine's. The engine is vLLM, its newest version known and one rank unless stated. Raises BadInput or
+    UnknownName for what cannot be used.
+    """
+    given = {name: value for name, value in words.items() if value is not None}
+    read = pasted(given.get("command"), given.get("engine"))
+    whose = model if model not in (None, "") else read.model
+    if whose is None:
+        raise BadInput("MODEL: missing; give one before the options, or a --command that names it")
+    engine = find_engine(given.get("engine") or read.engine or "vllm")
+    measured = {"kv_cache_memory_bytes": read.pool, **_only(_MEASURED, given)}
+    found = deployment(
+        whose,
+        gpu=given.get("gpu"),
+        engine=engine,
+        engine_version=given.get("engine_version") or read.version,
+        split=Split(**{**read.split, **_only(_RANKS, given)}),
+        **{**read.named, **_only(_NAMED, given)},
+        gpu_memory=given.get("gpu_memory"),
+        memory_in_use=given.get("memory_in_use"),
+        measured=measured,
+        flags=settings(flags, read, engine),
+        batch=batch,
+    )
+    return found, read
+
+
+def _only(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
