@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 import kvplan
 from kvplan.errors import BadInput, KvplanError, shown
-from kvplan.faces import usage
+from kvplan.faces import latency_command, options, output, usage
 from kvplan.faces.engine_options import takes_engine_flags
-
-if TYPE_CHECKING:
-    from kvplan.verbs.answer import Answer
 
 app = typer.Typer(
     add_completion=False,
@@ -23,50 +20,6 @@ app = typer.Typer(
     help="What an LLM's KV cache costs, what fits, and how fast it can go, before renting a GPU.",
     epilog="Sizes: 80GB is 80 × 10^9 bytes, 74.5GiB is 74.5 × 2^30. Times: 0.5s, 30ms.",
 )
-
-_Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="a built-in id or short name, a config.json, a folder, a .gguf file or a Hub repo",
-    ),
-]
-_Json = Annotated[bool, typer.Option("--json", help="one JSON document, nothing else")]
-_Explain = Annotated[
-    str,
-    typer.Option(
-        "--explain",
-        metavar="[NAME]",
-        help="formula, numbers put in, result and sources of one figure, or of all",
-    ),
-]
-_Tp = Annotated[int, typer.Option("--tp", help="tensor-parallel ranks; figures are one rank's")]
-_Kv = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bfloat16, fp8, fp8_ds_mla, nvfp4, q8_0, …")]
-
-
-def _can_draw(name: str) -> str:
-    """Refuse, before any work, a picture that cannot be drawn or written."""
-    if name:
-        from kvplan.faces import picture
-
-        picture.check_plot(name)
-    return name
-
-
-_Plot = Annotated[
-    str,
-    typer.Option(
-        "--plot", metavar="FILE", help="draw to FILE.svg, FILE.png or FILE.html", callback=_can_draw
-    ),
-]
-_Dtype = Annotated[str, typer.Option("--dtype", help="auto (the config's), bfloat16, float16, float32")]
-_Quantization = Annotated[
-    str,
-    typer.Option(
-        "--quantization", help="the checkpoint's own when not given; none, fp8, awq, gptq, nvfp4, …"
-    ),
-]
-_FACE = ("as_json", "explain", "plot", "check")  # options of the face alone
 
 
 @app.callback(invoke_without_command=True)
@@ -78,18 +31,18 @@ def _top(version: Annotated[bool, typer.Option("--version", help="print the vers
 
 @app.command()
 def size(
-    model: _Model,
+    model: options.Model,
     tokens: Annotated[int, typer.Option(help="tokens of one sequence")] = 1,
     batch: Annotated[int, typer.Option(help="sequences")] = 1,
-    tp: _Tp = 1,
-    kv_cache_dtype: _Kv = "auto",
-    dtype: _Dtype = "auto",
-    quantization: _Quantization = "",
+    tp: options.Tp = 1,
+    kv_cache_dtype: options.Kv = "auto",
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "",
     image_tokens: Annotated[int, typer.Option(help="image tokens that cross-attention keeps")] = 0,
     encoder_tokens: Annotated[int, typer.Option(help="encoder positions that cross-attention keeps")] = 0,
-    as_json: _Json = False,
-    explain: _Explain = "",
-    plot: _Plot = "",
+    as_json: options.Json = False,
+    explain: options.Explain = "",
+    plot: options.Plot = "",
 ) -> None:
     """What one token, one sequence and one batch cost in cache; no hardware needed."""
     answer = kvplan.size(
@@ -104,13 +57,13 @@ def size(
         encoder_tokens=encoder_tokens,
     )
     asked = {"tokens": tokens, "batch": batch, "tp": tp}
-    _draw(plot, answer, "size")
-    _show(answer, "size", as_json, explain, asked)
+    output.draw(plot, answer, "size")
+    output.show(answer, "size", as_json, explain, asked)
 
 
 @app.command()
 def timeline(
-    model: _Model,
+    model: options.Model,
     prompt_tokens: Annotated[int, typer.Option(help="tokens of one prompt")] = 2048,
     output_tokens: Annotated[int, typer.Option(help="tokens of one output")] = 128,
     batch: Annotated[int, typer.Option(help="sequences that start together")] = 1,
@@ -126,12 +79,12 @@ def timeline(
         ),
     ] = 0,
     block_size: Annotated[int, typer.Option(help="round every sequence up to whole blocks of tokens")] = 1,
-    tp: _Tp = 1,
-    kv_cache_dtype: _Kv = "auto",
-    dtype: _Dtype = "auto",
-    as_json: _Json = False,
-    explain: _Explain = "",
-    plot: _Plot = "",
+    tp: options.Tp = 1,
+    kv_cache_dtype: options.Kv = "auto",
+    dtype: options.Dtype = "auto",
+    as_json: options.Json = False,
+    explain: options.Explain = "",
+    plot: options.Plot = "",
 ) -> None:
     """When a request claims its cache: the jump at prefill, or its chunks, and the trickle of decode."""
     answer = kvplan.timeline(
@@ -142,13 +95,13 @@ def timeline(
         tp=tp,
         kv_cache_dtype=kv_cache_dtype,
         dtype=dtype,
-        chunk_tokens=chunked_prefill_size if "chunked_prefill_size" in _given() else None,
+        chunk_tokens=chunked_prefill_size if "chunked_prefill_size" in output.given() else None,
         block_size=block_size,
         arrivals=_steps(arrivals) if arrivals else None,
     )
     asked = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "tp": tp}
-    _draw(plot, answer, "timeline")
-    _show(answer, "timeline", as_json, explain, asked)
+    output.draw(plot, answer, "timeline")
+    output.show(answer, "timeline", as_json, explain, asked)
 
 
 def _steps(text: str) -> list[int]:
@@ -158,41 +111,6 @@ def _steps(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-_Gpu = Annotated[str, typer.Option("--gpu", help="h100, H100-SXM-80GB, rtx4090, … (kvplan accelerators)")]
-_GpuMemory = Annotated[
-    str, typer.Option("--gpu-memory", metavar="SIZE", help="instead of the catalogue's memory; a MIG slice")
-]
-_Engine = Annotated[str, typer.Option("--engine", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers")]
-_Version = Annotated[
-    str, typer.Option("--engine-version", metavar="X", help="0.19 is the newest 0.19 known; the newest else")
-]
-_Pp = Annotated[int, typer.Option("--pp", help="pipeline stages")]
-_Check = Annotated[bool, typer.Option("--check", help="exit 1 when it does not fit")]
-_MEASURED = "figures you measured"
-_Pool = Annotated[
-    str,
-    typer.Option(
-        "--kv-cache-memory-bytes",
-        metavar="SIZE",
-        help="one rank's cache; no --gpu needed",
-        rich_help_panel=_MEASURED,
-    ),
-]
-_Weights = Annotated[
-    str,
-    typer.Option(
-        "--weights-memory", metavar="SIZE", help="as the engine printed it", rich_help_panel=_MEASURED
-    ),
-]
-_Activation = Annotated[
-    str,
-    typer.Option("--activation-memory", metavar="SIZE", help="the profiled peak", rich_help_panel=_MEASURED),
-]
-_Graphs = Annotated[
-    str, typer.Option("--graph-memory", metavar="SIZE", help="CUDA graphs", rich_help_panel=_MEASURED)
-]
-
-
 @app.command()
 @takes_engine_flags
 def fit(
@@ -200,59 +118,62 @@ def fit(
         str,
         typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too"),
     ] = "",
-    gpu: _Gpu = "",
-    engine: _Engine = "vllm",
-    engine_version: _Version = "",
-    tp: _Tp = 1,
-    pp: _Pp = 1,
+    gpu: options.Gpu = "",
+    engine: options.Engine = "vllm",
+    engine_version: options.Version = "",
+    tp: options.Tp = 1,
+    pp: options.Pp = 1,
     dp: Annotated[int, typer.Option(help="data-parallel replicas")] = 1,
     ep: Annotated[int, typer.Option(help="expert-parallel ranks")] = 1,
     dcp: Annotated[int, typer.Option(help="decode context-parallel ranks")] = 1,
     attention_dp: Annotated[int, typer.Option(help="ranks that each serve their own requests")] = 1,
     batch: Annotated[int, typer.Option(help="so many of the longest must fit", show_default=False)] = 0,
-    dtype: _Dtype = "auto",
-    quantization: _Quantization = "",
-    kv_cache_dtype: _Kv = "auto",
-    gpu_memory: _GpuMemory = "",
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "",
+    kv_cache_dtype: options.Kv = "auto",
+    gpu_memory: options.GpuMemory = "",
     memory_in_use: Annotated[str, typer.Option(metavar="SIZE", help="held by others on the device")] = "",
-    kv_cache_memory_bytes: _Pool = "",
-    weights_memory: _Weights = "",
-    activation_memory: _Activation = "",
-    graph_memory: _Graphs = "",
+    kv_cache_memory_bytes: options.Pool = "",
+    weights_memory: options.Weights = "",
+    activation_memory: options.Activation = "",
+    graph_memory: options.Graphs = "",
     command: Annotated[
         str, typer.Option(metavar="LINE", help="a launch command as you would paste it: vllm serve …")
     ] = "",
     against: Annotated[
         str, typer.Option(metavar="VERSION", help="what changes in another version, and the rule that did")
     ] = "",
-    as_json: _Json = False,
-    explain: _Explain = "",
-    plot: _Plot = "",
-    check: _Check = False,
+    as_json: options.Json = False,
+    explain: options.Explain = "",
+    plot: options.Plot = "",
+    check: options.Check = False,
     **engine_flags: Any,
 ) -> None:
     """The memory budget of one rank, and the capacity as the named engine and version will print it."""
-    answer = kvplan.fit(**_asked())
+    answer = kvplan.fit(**output.asked())
     asked = {"tp": tp, "gpu": gpu}
-    _draw(plot, answer, "fit")
-    _show(answer, "fit", as_json, explain, asked)
+    output.draw(plot, answer, "fit")
+    output.show(answer, "fit", as_json, explain, asked)
     if check and not answer["capacity"]["fits"]:
         raise typer.Exit(1)
+
+
+app.command()(latency_command.latency)
 
 
 @app.command()
 @takes_engine_flags
 def plan(
-    model: _Model,
-    gpu: _Gpu,
-    engine: _Engine = "vllm",
-    engine_version: _Version = "",
-    tp: _Tp = 1,
-    pp: _Pp = 1,
-    gpu_memory: _GpuMemory = "",
-    kv_cache_dtype: _Kv = "auto",
-    dtype: _Dtype = "auto",
-    quantization: _Quantization = "",
+    model: options.Model,
+    gpu: options.Gpu,
+    engine: options.Engine = "vllm",
+    engine_version: options.Version = "",
+    tp: options.Tp = 1,
+    pp: options.Pp = 1,
+    gpu_memory: options.GpuMemory = "",
+    kv_cache_dtype: options.Kv = "auto",
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "",
     prompt_tokens: Annotated[
         int, typer.Option(help="tokens of one prompt; 2,048 else", show_default=False)
     ] = 0,
@@ -263,17 +184,17 @@ def plan(
             help="sequences that start together; as many as fit, at most 32, else", show_default=False
         ),
     ] = 0,
-    as_json: _Json = False,
-    explain: _Explain = "",
-    plot: _Plot = "",
-    check: _Check = False,
+    as_json: options.Json = False,
+    explain: options.Explain = "",
+    plot: options.Plot = "",
+    check: options.Check = False,
     **engine_flags: Any,
 ) -> None:
     """The one-page answer: memory, capacity, floors of prefill and decode, limits, levers, launch."""
-    answer = kvplan.plan(**_asked())
+    answer = kvplan.plan(**output.asked())
     asked = {"gpu": gpu, "tp": tp, **answer["load"]}
-    _draw(plot, answer, "plan")
-    _show(answer, "plan", as_json, explain, asked)
+    output.draw(plot, answer, "plan")
+    output.show(answer, "plan", as_json, explain, asked)
     if check and not answer["fit"]["capacity"]["fits"]:
         raise typer.Exit(1)
 
@@ -283,7 +204,7 @@ def models(
     filter: Annotated[
         str, typer.Argument(metavar="[FILTER]", help="part of an id, a family or a model type")
     ] = "",
-    as_json: _Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """The built-in models, with where each config was seen and how far it can be trusted."""
     _listing(kvplan.models(filter), "models", as_json)
@@ -292,7 +213,7 @@ def models(
 @app.command()
 def accelerators(
     filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="part of a name or a vendor")] = "",
-    as_json: _Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """The built-in accelerators: memory, bandwidth, dense peaks, with their sources."""
     _listing(kvplan.accelerators(filter), "accelerators", as_json)
@@ -301,51 +222,10 @@ def accelerators(
 @app.command()
 def engines(
     filter: Annotated[str, typer.Argument(metavar="[FILTER]", help="part of an engine's name")] = "",
-    as_json: _Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """The engines and their versions whose rules are known."""
     _listing(kvplan.engines(filter), "engines", as_json)
-
-
-def _given() -> set[str]:
-    """The options the user wrote, as opposed to those left at their default."""
-    context: Any = _context()
-    return {name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"}
-
-
-def _asked() -> dict[str, Any]:
-    """The options the user wrote with their values, those of the face alone left out."""
-    values = _context().params
-    return {name: values[name] for name in _given() if name not in _FACE}
-
-
-def _context() -> Any:
-    from typer._click.globals import get_current_context
-
-    return get_current_context()
-
-
-def _show(answer: Answer, verb: str, as_json: bool, explain: str, asked: dict[str, Any]) -> None:
-    for note in answer.get("notes", ()):
-        print(f"kvplan: note: {note}", file=sys.stderr)
-    if explain:
-        text = answer.explain(None if explain == usage.ALL else explain)
-        if as_json:
-            raise BadInput("--explain: prints text, --json a document; give one of them")
-        print(text)
-    elif as_json:
-        print(json.dumps(answer, indent=1))
-    else:
-        from kvplan.faces import text as face
-
-        face.show(verb, answer, asked)
-
-
-def _draw(plot: str, answer: Answer, verb: str) -> None:
-    if plot:
-        from kvplan.faces import draw
-
-        draw.draw(plot, verb, answer)
 
 
 def _listing(rows: list[dict[str, Any]], verb: str, as_json: bool) -> None:

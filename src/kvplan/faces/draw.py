@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvplan.errors import BadInput
 from kvplan.faces import picture
 from kvplan.verbs.answer import Answer
 
@@ -18,6 +19,8 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         return [picture.cache_held(rows["steps"], rows["of"])]
     if verb == "fit":
         return [picture.memory_split(rows["memory"], answer["memory"]["accelerator_bytes"], rows["of"])]
+    if verb == "latency":
+        return _over_batch(answer, rows)
     of, load, roof = rows["of"], answer["load"], rows["roofline"]
     lengths = f"{load['prompt_tokens']:,} prompt + {load['output_tokens']:,} output tokens a sequence"
     served = f"{of}; {lengths}, batch {load['batch']:,}"
@@ -27,6 +30,19 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         picture.decode_over_batch(rows["decode"], f"{of}; {lengths}"),
         picture.roofline(roof["points"], roof["peak"], roof["rate"], served),
     ]
+
+
+def _over_batch(answer: Answer, rows: dict[str, Any]) -> list[Any]:
+    load, batches = answer["load"], answer["batches"]
+    if not rows["curve"]:
+        raise BadInput("--plot: not one sequence of that length fits, so there is no curve over batch")
+    lengths = f"{load['prompt_tokens']:,} prompt + {load['output_tokens']:,} output tokens"
+    marks = {
+        "capacity": batches["capacity_batch"],
+        "compute": batches["compute_bound_batch"],
+        "weights": batches["weights_compute_bound_batch"],
+    }
+    return picture.served_over_batch(rows["curve"], marks, f"{rows['of']}; {lengths}")
 
 
 def draw(name: str, verb: str, answer: Answer) -> None:

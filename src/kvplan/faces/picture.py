@@ -181,6 +181,38 @@ def decode_over_batch(rows: list[dict[str, Any]], of: str) -> Any:
     return alt.layer(drawn, *_rule({"batch": full}, "batch", label, "right" if full > 16 else "left"))
 
 
+def served_over_batch(rows: list[dict[str, Any]], marks: dict[str, float | None], of: str) -> list[Any]:
+    """Throughput and time of a token over users, with where the cache is full and where compute binds."""
+    alt = _altair()
+    values = [{**row, "ms": row["tpot_seconds"] * 1e3} for row in rows]
+    last = values[-1]["batch"]
+    labels = {
+        "capacity": "{} run at once",
+        "compute": "decode waits for compute from {}",
+        "weights": "weights wait for compute from {}",
+    }
+    found = []
+    for field, title, name in (
+        ("output_tokens_per_second", "throughput over users", "output tokens a second"),
+        ("ms", "time of a token over users", "TPOT, mean, ms"),
+    ):
+        base = alt.Chart(alt.Data(values=values), title=_title(title, of), width=_WIDTH, height=_HEIGHT)
+        line = base.mark_line(point=True, color=_PHASES["decode"]).encode(
+            x=alt.X("batch:Q", scale=alt.Scale(type="log", base=2), title="users", axis=_axis(tickCount=12)),
+            y=alt.Y(f"{field}:Q", title=name),
+            tooltip=["batch:Q", alt.Tooltip(f"{field}:Q", format=",.2f")],
+        )
+        layers = [line]
+        for i, (mark, label) in enumerate(labels.items()):
+            at = marks[mark]
+            if at and at <= last and not (mark == "weights" and marks["compute"]):
+                side = "right" if at > 16 else "left"
+                text = label.format(count_text(at))
+                layers += _rule({"batch": at}, "batch", text, side, down=14 * i)
+        found.append(alt.layer(*layers))
+    return found
+
+
 def roofline(points: list[dict[str, Any]], peak: float, rate: float, of: str) -> Any:
     """The roof of the accelerator, and where prefill and decode stand under it."""
     alt = _altair()
@@ -229,13 +261,18 @@ def _scale(field: str, values: list[dict[str, Any]], colours: dict[str, str]) ->
     return _altair().Scale(domain=names, range=[colours[name] for name in names])
 
 
-def _rule(at: dict[str, float], field: str, text: str, align: str, *, above: bool = False) -> tuple[Any, Any]:
-    """A dashed rule across the chart at a value of its x axis, with a label beside or above its end."""
+def _rule(
+    at: dict[str, float], field: str, text: str, align: str, *, above: bool = False, down: int = 0
+) -> tuple[Any, Any]:
+    """A dashed rule across the chart at a value of its x axis, with a label beside or above its end.
+
+    The label stands `down` pixels further down.
+    """
     alt = _altair()
     place = alt.Chart(alt.Data(values=[at])).encode(x=f"{field}:Q")
     aside = 0 if above else -5 if align == "right" else 5
     label = place.mark_text(align=align, baseline="bottom" if above else "top", dx=aside, fontWeight="bold")
-    top = alt.value(-3 if above else 4)
+    top = alt.value(-3 if above else 4 + down)
     return place.mark_rule(strokeDash=[4, 4]), label.encode(y=top, text=alt.value(text))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from kvplan.faces import fit_report
+from kvplan.faces import fit_report, latency_report
 from kvplan.faces.table import Row, console, lines
 from kvplan.units import bytes_text, count_text, counted, decimal_text, seconds_text
 from kvplan.verbs.answer import Answer
@@ -31,8 +31,12 @@ def _rests_on(out: Console, answer: Answer) -> None:
     out.print()
     out.print(f"[bold]rests on[/bold] (weakest inputs, {label}):")
     if len(weakest) <= _MOST_INPUTS or label == "assumed":
+        alike: dict[str, list[str]] = {}
         for figure in weakest:
-            out.print(Text(f"  {figure.name}: {figure.source.where if figure.source else ''}"))
+            where = figure.source.where if figure.source else ""
+            alike.setdefault(where.removeprefix(f"{figure.name}: "), []).append(figure.name)
+        for where, names in alike.items():
+            out.print(Text(f"  {', '.join(names)}: {where}"))
         return
     roots: dict[str, list[str]] = {}
     for figure in weakest:
@@ -266,5 +270,6 @@ _REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {
     "size": _size,
     "timeline": _timeline,
     "fit": fit_report.fit,
+    "latency": latency_report.latency,
     "plan": _plan,
 }

@@ -14,7 +14,7 @@ from kvplan.units import parse_seconds
 from kvplan.verbs import fit as fitting
 from kvplan.verbs.check import whole
 from kvplan.verbs.size import MAX_BATCH, MAX_TOKENS
-from kvplan.verbs.verdict import most_running
+from kvplan.verbs.verdict import LENGTHS, most_running
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
 ACCEPTANCE = 0.7
@@ -144,10 +144,11 @@ def _prompt(d: Deployment, prompt: int | None, output: int, depth: int) -> int:
         whole("--prompt-tokens", prompt, 1, MAX_TOKENS)
     if room >= 1 and (prompt is None or prompt <= room):
         return min(DEFAULT_PROMPT, room) if prompt is None else prompt
+    flag = LENGTHS[d.setup.engine].replace("_", "-")
     before = f" after {depth:,} of context" if depth else ""
     raise BadInput(
         f"--prompt-tokens: {prompt or 1:,}{before} with {output:,} of output are more than the longest "
-        f"sequence of {d.max_model_len:,} ({d.context_source.where}); shorten them or give --max-model-len"
+        f"sequence of {d.max_model_len:,} ({d.context_source.where}); shorten them or give --{flag}"
     )
 
 

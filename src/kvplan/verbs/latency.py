@@ -10,7 +10,8 @@ from kvplan.engines.budget import memory_of
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput
-from kvplan.facts.efficiency import is_measured
+from kvplan.facts.efficiency import is_measured, serving_fitted_on
+from kvplan.facts.kernels import fitted_on
 from kvplan.figure import Leaf, Source, Trust, bare, ceiling, least, named, value_of
 from kvplan.serve import steady
 from kvplan.serve.load import Load, Policy, plain
@@ -23,7 +24,7 @@ from kvplan.verbs.batches import batches_part
 from kvplan.verbs.deploy import Size
 from kvplan.verbs.described import described
 from kvplan.verbs.given import ModelLike
-from kvplan.verbs.phases import interval, operations_part, phase, phase_part, phase_times, ridge
+from kvplan.verbs.phases import interval, operations_part, phase, phase_part, phase_times, ridge, spread_of
 from kvplan.verbs.timing import clock_of, dealt, policy_of
 
 FIGURES = (
@@ -123,7 +124,7 @@ def latency(
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         part = latency_part(d, asked, leaf)
-        part["engine"] = {"name": d.setup.engine, "version": d.setup.version}
+        part["deployment"] = deployment_row(d)
         part["notes"] = [*read.notes, *d.model.notes, *part["notes"]]
         return part
 
@@ -131,6 +132,19 @@ def latency(
         return {"of": series.deployed(d), "curve": answer["batches"]["curve"]}
 
     return Answer(compute, draws)
+
+
+def deployment_row(d: Deployment) -> dict[str, Any]:
+    """What is deployed, in names."""
+    s = d.setup
+    inside = s.engine == "sglang" and dealt(d).replicas == 1  # SGLang's attention groups are within tp
+    return {
+        "model": d.model.id,
+        "accelerator": d.accelerator.key if d.accelerator else None,
+        "accelerators": s.tp * s.pp * (1 if inside else s.dp),
+        "engine": s.engine,
+        "engine_version": s.version,
+    }
 
 
 def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
@@ -155,7 +169,8 @@ def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
         },
         "batches": batches_part(clock, load, policy, asked, replicas, leaf),
         "load": {**asked.document(), "prompts": value_of(prompts) if together else 1},
-        "notes": _notes(d, clock, asked, found, rule),
+        "basis": _basis(d, clock, asked.mode),
+        "notes": _notes(d, asked, found, rule),
     }
 
 
@@ -251,7 +266,7 @@ def kind_of(figure: str, mode: str) -> str:
     return "tpot" if figure == "e2e_seconds" or mode == "concurrency" else "throughput"
 
 
-def _notes(d: Deployment, clock: Clock, asked: Asked, found: Served | None, policy: Policy) -> list[str]:
+def _notes(d: Deployment, asked: Asked, found: Served | None, policy: Policy) -> list[str]:
     """What a reader must know before using the numbers, most pressing first."""
     notes = []
     if found is None:
@@ -266,12 +281,23 @@ def _notes(d: Deployment, clock: Clock, asked: Asked, found: Served | None, poli
     elif asked.mode != "rate" and asked.amount / dealt(d).replicas > policy.running:
         held = count_text(int(policy.running) * dealt(d).replicas)
         notes.append(f"{count_text(asked.amount)} sequences are asked and {held} run at once: the rest wait")
-    engine, key = clock.engine, clock.accelerator.key
-    if not is_measured(engine, key):
-        notes.append(
-            f"no serving measurement of {d.setup.engine} on {clock.accelerator.name} was fitted on: "
-            "efficiencies are those of its nearest relatives"
-        )
     if asked.drafts:
         notes.append("the drafter's own time is not counted")
     return notes
+
+
+def _basis(d: Deployment, clock: Clock, mode: str) -> list[str]:
+    """What the estimates were measured on, and what their intervals are."""
+    on, name = serving_fitted_on(), f"{d.setup.engine} on {clock.accelerator.name}"
+    measured = is_measured(clock.engine, clock.accelerator.key)
+    among = f"{name} is among them" if measured else f"none is of {name}: its nearest relatives stand in"
+    found = [
+        f"estimates: {fitted_on()['package']}'s kernels and {on['rows']:,} serving measurements; {among}"
+    ]
+    spread = spread_of(clock, kind_of("tpot_seconds", mode))
+    if spread is not None:
+        found.append(
+            f"intervals: 80 % of {spread.rows:,} measurements of deployments known as well lie within, "
+            "predicted without their architecture (docs/accuracy.md)"
+        )
+    return found

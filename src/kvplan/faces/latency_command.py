@@ -1,0 +1,117 @@
+"""`kvplan latency`: the command and its flags."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+import kvplan
+from kvplan.errors import BadInput
+from kvplan.faces import options, output
+from kvplan.faces.engine_options import takes_engine_flags
+
+_LOAD, _GOALS = "load: one of batch, concurrency and rate", "goals"
+
+
+def _lengths(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel=_LOAD, show_default=False)
+
+
+def _goal(name: str, help: str) -> Any:
+    return typer.Option(name, metavar="TIME", help=help, rich_help_panel=_GOALS)
+
+
+_Later = Annotated[str, typer.Option(hidden=True)]
+
+
+@takes_engine_flags
+def latency(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too"),
+    ] = "",
+    gpu: options.Gpu = "",
+    engine: options.Engine = "vllm",
+    engine_version: options.Version = "",
+    tp: options.Tp = 1,
+    pp: options.Pp = 1,
+    dp: Annotated[int, typer.Option(help="data-parallel replicas")] = 1,
+    ep: Annotated[int, typer.Option(help="expert-parallel ranks")] = 1,
+    attention_dp: Annotated[int, typer.Option(help="ranks that each attend to their own requests")] = 1,
+    prompt_tokens: Annotated[int, _lengths("tokens of one prompt; 2,048 else")] = 0,
+    output_tokens: Annotated[int, _lengths("tokens of one output; 256 else")] = 0,
+    batch: Annotated[int, _lengths("requests that start together; as many as fit, at most 32, else")] = 0,
+    concurrency: Annotated[int, _lengths("users who ask again once answered")] = 0,
+    rate: Annotated[float, _lengths("requests a second that arrive at random")] = 0.0,
+    context_depth: Annotated[int, _lengths("tokens cached before the prompt")] = 0,
+    shared_prefix_tokens: Annotated[int, _lengths("of the prompt, found in the cache")] = 0,
+    speculative_tokens: Annotated[int, _lengths("tokens drafted a step")] = 0,
+    acceptance: Annotated[float, _lengths("share of drafted tokens that stand; 0.7 else")] = 0.0,
+    ttft: Annotated[str, _goal("--ttft", "mean time to the first token to stay within")] = "",
+    tpot: Annotated[str, _goal("--tpot", "mean time of a token to stay within")] = "",
+    dtype: options.Dtype = "auto",
+    quantization: options.Quantization = "",
+    kv_cache_dtype: options.Kv = "auto",
+    gpu_memory: options.GpuMemory = "",
+    memory_in_use: Annotated[str, typer.Option(metavar="SIZE", help="held by others on the device")] = "",
+    kv_cache_memory_bytes: options.Pool = "",
+    weights_memory: options.Weights = "",
+    activation_memory: options.Activation = "",
+    graph_memory: options.Graphs = "",
+    command: Annotated[
+        str, typer.Option(metavar="LINE", help="a launch command as you would paste it: vllm serve …")
+    ] = "",
+    cases: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="many cases, a JSON line each"),
+    ] = "",
+    trace: _Later = "",
+    seed: _Later = "",
+    ttft_p99: _Later = "",
+    tpot_p99: _Later = "",
+    e2e_p99: _Later = "",
+    as_json: options.Json = False,
+    explain: options.Explain = "",
+    plot: options.Plot = "",
+    check: Annotated[
+        bool, typer.Option("--check", help="exit 1 when it does not fit or misses a goal")
+    ] = False,
+    **engine_flags: Any,
+) -> None:
+    """Prefill and decode times, what binds each, and TTFT, TPOT and throughput at a load."""
+    if cases:
+        _cases(cases, as_json)
+        return
+    answer = kvplan.latency(**output.asked())
+    output.draw(plot, answer, "latency")
+    output.show(answer, "latency", as_json, explain, {})
+    if check and not _met(answer):
+        raise typer.Exit(1)
+
+
+def _met(answer: dict[str, Any]) -> bool:
+    """Whether the load is served within the goals."""
+    serving, goal = answer["serving"], answer["batches"]["goal"] or {}
+    for name in ("ttft_seconds", "tpot_seconds"):
+        wanted, found = goal.get(name.replace("_seconds", "_goal_seconds")), serving[name]
+        if wanted is not None and (found is None or found > wanted):
+            return False
+    return serving["tpot_seconds"] is not None
+
+
+def _cases(path: str, as_json: bool) -> None:
+    """Answer every line of a file: a JSON line each, or a table."""
+    others = sorted(output.asked())
+    if others:
+        raise BadInput(f"--{others[0].replace('_', '-')}: a line of --cases says it; drop the option")
+    from kvplan.verbs.case_lines import answered
+
+    if as_json:
+        for _, found in answered(path):
+            print(json.dumps(found), flush=False)
+        return
+    from kvplan.faces import latency_report
+
+    latency_report.cases(answered(path))

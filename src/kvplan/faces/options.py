@@ -1,0 +1,81 @@
+"""Options that several commands have: their types, names and help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="a built-in id or short name, a config.json, a folder, a .gguf file or a Hub repo",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="one JSON document, nothing else")]
+Explain = Annotated[
+    str,
+    typer.Option(
+        "--explain",
+        metavar="[NAME]",
+        help="formula, numbers put in, result and sources of one figure, or of all",
+    ),
+]
+Tp = Annotated[int, typer.Option("--tp", help="tensor-parallel ranks; figures are one rank's")]
+Kv = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bfloat16, fp8, fp8_ds_mla, nvfp4, q8_0, …")]
+
+
+def can_draw(name: str) -> str:
+    """Refuse, before any work, a picture that cannot be drawn or written."""
+    if name:
+        from kvplan.faces import picture
+
+        picture.check_plot(name)
+    return name
+
+
+Plot = Annotated[
+    str,
+    typer.Option("--plot", metavar="FILE", help="draw to FILE.svg, FILE.png or FILE.html", callback=can_draw),
+]
+Dtype = Annotated[str, typer.Option("--dtype", help="auto (the config's), bfloat16, float16, float32")]
+Quantization = Annotated[
+    str,
+    typer.Option(
+        "--quantization", help="the checkpoint's own when not given; none, fp8, awq, gptq, nvfp4, …"
+    ),
+]
+Gpu = Annotated[str, typer.Option("--gpu", help="h100, H100-SXM-80GB, rtx4090, … (kvplan accelerators)")]
+GpuMemory = Annotated[
+    str, typer.Option("--gpu-memory", metavar="SIZE", help="instead of the catalogue's memory; a MIG slice")
+]
+Engine = Annotated[str, typer.Option("--engine", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers")]
+Version = Annotated[
+    str, typer.Option("--engine-version", metavar="X", help="0.19 is the newest 0.19 known; the newest else")
+]
+Pp = Annotated[int, typer.Option("--pp", help="pipeline stages")]
+Check = Annotated[bool, typer.Option("--check", help="exit 1 when it does not fit")]
+_MEASURED = "figures you measured"
+Pool = Annotated[
+    str,
+    typer.Option(
+        "--kv-cache-memory-bytes",
+        metavar="SIZE",
+        help="one rank's cache; no --gpu needed",
+        rich_help_panel=_MEASURED,
+    ),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights-memory", metavar="SIZE", help="as the engine printed it", rich_help_panel=_MEASURED
+    ),
+]
+Activation = Annotated[
+    str,
+    typer.Option("--activation-memory", metavar="SIZE", help="the profiled peak", rich_help_panel=_MEASURED),
+]
+Graphs = Annotated[
+    str, typer.Option("--graph-memory", metavar="SIZE", help="CUDA graphs", rich_help_panel=_MEASURED)
+]
