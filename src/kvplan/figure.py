@@ -264,6 +264,13 @@ def whole(x: Number) -> Number:
     return _choice("whole", math.floor, x)
 
 
+def half(x: Number) -> Number:
+    """Half of it: of an even whole number exactly."""
+    value = value_of(x)
+    fraction = value.dtype.kind == "f" if hasattr(value, "dtype") else isinstance(value, float)
+    return x / 2 if fraction else x // 2
+
+
 def ceiling(x: Number, y: Number) -> Number:
     """x ÷ y rounded up, exact on integers."""
     return _choice("ceiling", lambda a, b: int(-(-a // b)), x, y)

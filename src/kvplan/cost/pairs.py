@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvplan.figure import Leaf, Number, formula, least, most, value_of
+from kvplan.figure import Leaf, Number, formula, half, least, most, value_of
 from kvplan.model.model import Attention
 
 
 @formula("pair")
 def causal_pairs(tokens: Number) -> Number:
     """Query-key pairs of a causal prompt: each token attends to itself and all before it."""
-    return tokens * (tokens + 1) // 2
+    return half(tokens * (tokens + 1))
 
 
 @formula("pair")
 def windowed_pairs(tokens: Number, window_tokens: Number) -> Number:
     """Query-key pairs when a token attends to at most the last `window_tokens`."""
     short = least(tokens, window_tokens)
-    return short * (short + 1) // 2 + (tokens - short) * window_tokens
+    return half(short * (short + 1)) + (tokens - short) * window_tokens
 
 
 @formula("pair")
@@ -30,14 +30,14 @@ def chunked_pairs(tokens: Number, chunk_tokens: Number) -> Number:
     """Query-key pairs when a token attends to itself and those before it in its own chunk."""
     chunks = tokens // chunk_tokens
     rest = tokens - chunks * chunk_tokens
-    return chunks * (chunk_tokens * (chunk_tokens + 1) // 2) + rest * (rest + 1) // 2
+    return chunks * half(chunk_tokens * (chunk_tokens + 1)) + half(rest * (rest + 1))
 
 
 @formula("pair")
 def slot_pairs(tokens: Number, stride: Number) -> Number:
     """Query-slot pairs when every `stride` tokens leave one slot, once they are complete."""
     slots = tokens // stride
-    return stride * (slots * (slots - 1) // 2) + slots * (tokens - slots * stride + 1)
+    return stride * half(slots * (slots - 1)) + slots * (tokens - slots * stride + 1)
 
 
 @formula("pair")

@@ -7,7 +7,7 @@ ones (experts spread evenly, activations moved) stand side by side; the floor us
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.cost import pairs
@@ -46,6 +46,12 @@ class Step:
         """Rows that pass the output head."""
         ending = self.prompts if self.finishing is None else self.finishing
         return self.decoding * self.positions + ending
+
+    def floating(self) -> Step:
+        """The same step with arrays of whole numbers as floats: products of counts pass 2⁶³."""
+        held = ((name, getattr(self, name)) for name in self.__slots__)
+        whole = {name: x.astype(float) for name, x in held if hasattr(x, "dtype") and x.dtype.kind in "iu"}
+        return replace(self, **whole) if whole else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,7 @@ def touched_experts(experts: Number, per_token: Number, tokens: Number, ep: Numb
 
 def items_of(ops: Operations, step: Step, leaf: Leaf = bare) -> list[Item]:
     """Every operation of that step, in the order of the layers; one layer's amounts."""
+    step = step.floating()
     found = [_matmul(m, ops, step, leaf) for m in ops.matmuls]
     found += [_experts(e, step, leaf) for e in ops.experts]
     for a in ops.attends:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from kvplan.figure import Number, formula, most, power, value_of
+from kvplan.cost.step import is_some
+from kvplan.figure import Number, formula, most, power, total, value_of
 
 Record = TypeVar("Record", "Load", "Policy")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests of stated lengths. Numbers, figures or numpy arrays.
+    """Requests of stated lengths. Numbers, figures or numpy arrays (drafts: no array).
 
     `depth` tokens of a request are cached before its prompt (an earlier turn), `shared` of the prompt are
     found in the cache. `drafts` tokens are drafted a step, each accepted with probability `acceptance`.
@@ -28,7 +29,7 @@ class Load:
     @property
     def new_tokens(self) -> Any:
         """Prompt tokens that have to be computed: at least the last one."""
-        return most(1, self.prompt_tokens - self.shared) if self.shared else self.prompt_tokens
+        return most(1, self.prompt_tokens - self.shared) if is_some(self.shared) else self.prompt_tokens
 
     @property
     def cached(self) -> Any:
@@ -81,6 +82,8 @@ def tokens_a_step(load: Load) -> Any:
     """Tokens a decoding sequence gains in one step."""
     if not load.drafts:
         return 1.0
+    if hasattr(load.acceptance, "dtype"):  # some may be 1, where the closed form divides by 0
+        return total([power(load.acceptance, n) for n in range(load.drafts + 1)])
     if load.acceptance >= 1:
         return load.drafts + 1.0
     return accepted_tokens(load.acceptance, load.drafts)

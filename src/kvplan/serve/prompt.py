@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kvplan.cost.estimate import Clock
@@ -60,7 +61,8 @@ def _chunk(load: Load, policy: Policy, count: Any, prompts: Any) -> Step:
     if policy.budget == 1:  # token by token: a decode step like any other
         return Step(decoding=prompts, context=load.cached + tokens / 2)
     chunk = tokens / count
-    return Step(prompts=prompts, chunk=chunk, depth=middle_depth(load.cached, tokens, chunk))
+    depth = middle_depth(load.cached, tokens, chunk)
+    return Step(prompts=prompts, chunk=chunk, depth=depth, finishing=prompts / count)
 
 
 def prompt_floor_seconds(clock: Clock, load: Load, batch: Any, pp: int = 1, leaf: Leaf = bare) -> Any:
@@ -70,31 +72,48 @@ def prompt_floor_seconds(clock: Clock, load: Load, batch: Any, pp: int = 1, leaf
     return floor / pp if pp > 1 else floor
 
 
+@formula("step", "what is left of a prompt shares its step with the next one")
+def full_chunks(tokens: Number, budget: Number) -> Number:
+    """Steps' worth of a prompt where others follow it at once: no chunk but the last of all is cut short."""
+    return most(1, tokens / budget)
+
+
+@formula("sequence", "chunked prefill (arXiv 2403.02310): one budget for prompts and decoding")
+def fed_sequences(budget: Number, tokens: Number, steps: Number, positions: Number, stages: Number) -> Number:
+    """Decoding sequences whose successors' prompts fill every step: more wait for their first token."""
+    return most(1, stages * budget / (tokens / steps + positions))
+
+
+@formula("prompt")
+def arriving_prompts(sequences: Number, steps: Number, stages: Number) -> Number:
+    """Prompts a step where as many sequences end in `steps` steps, at least one where there are any."""
+    return most(1, sequences / steps / stages)
+
+
 def beside_decoding(
-    clock: Clock, load: Load, policy: Policy, decoding: Any, prompts: Any, leaf: Leaf = bare
+    clock: Clock, load: Load, policy: Policy, decoding: Step, plain: Any, prompts: Any, leaf: Leaf = bare
 ) -> Any:
-    """Seconds that one prompt adds to the steps of `decoding` sequences, `prompts` of them in a step."""
-    count = chunks_of(load.new_tokens, policy.budget)
-    own = _chunk(load, policy, count, prompts)
-    alone = clock.seconds(own, leaf) * count
+    """Seconds one prompt adds to steps of `decoding`, which take `plain`; `prompts` of them in a step."""
+    chunks = full_chunks(load.new_tokens, policy.budget)
+    chunk = load.new_tokens / chunks
+    depth = middle_depth(load.cached, load.new_tokens, chunk)
+    own = Step(prompts=prompts, chunk=chunk, depth=depth, finishing=prompts / chunks)
     if not policy.mixes:
-        return named("added_seconds", "s", alone / prompts / policy.pp)
-    each = policy.stage_share(decoding)
-    context, positions = load.middle_context, load.drafts + 1
-    ending = prompts if _is_one(count) else 0
-    both = Step(each, context, positions, prompts, own.chunk, own.depth, finishing=ending)
+        return waited_seconds(clock.seconds(own, leaf), chunks, prompts, policy.pp)
+    both = replace(own, decoding=decoding.decoding, context=decoding.context, positions=decoding.positions)
     mixed = named("mixed_step_seconds", "s", clock.seconds(both, leaf))
-    plain = named("decode_step_seconds", "s", clock.seconds(Step(each, context, positions), leaf))
-    return added_seconds(mixed, plain, count, alone, prompts, policy.pp)
+    return added_seconds(mixed, plain, chunks, prompts, policy.pp)
 
 
-@formula("s", "at least a fiftieth of what it takes alone")
+@formula("s")
 def added_seconds(
-    mixed_seconds: Number, plain_seconds: Number, chunks: Number, alone: Number, prompts: Number, pp: Number
+    mixed_seconds: Number, plain_seconds: Number, chunks: Number, prompts: Number, stages: Number
 ) -> Number:
     """What one prompt adds to steps of decoding: a mixed step less a plain one, for each chunk."""
-    return most((mixed_seconds - plain_seconds) * chunks, 0.02 * alone) / prompts / pp
+    return (mixed_seconds - plain_seconds) * chunks / prompts / stages
 
 
-def _is_one(count: Any) -> bool:
-    return not hasattr(count, "shape") and count == 1
+@formula("s")
+def waited_seconds(seconds: Number, chunks: Number, prompts: Number, stages: Number) -> Number:
+    """What one prompt adds where decoding waits for it: its share of steps of prompts alone."""
+    return seconds * chunks / prompts / stages

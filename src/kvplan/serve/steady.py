@@ -6,7 +6,8 @@ prefill, arXiv 2403.02310), so a token's time is its decode step plus its share 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kvplan.cost.estimate import Clock
@@ -14,11 +15,18 @@ from kvplan.cost.step import Step, is_some
 from kvplan.facts.efficiency import fit_source
 from kvplan.figure import Leaf, Number, Source, Trust, bare, ceiling, formula, least, most, named, value_of
 from kvplan.serve.load import Load, Policy, plain, tokens_a_step
-from kvplan.serve.prompt import beside_decoding, prompt_seconds, prompts_seconds
+from kvplan.serve.prompt import (
+    arriving_prompts,
+    beside_decoding,
+    fed_sequences,
+    prompt_seconds,
+    prompts_seconds,
+)
 
 _STEADY = Source(
     Trust.ENGINE_RULE, "as many as keep arrivals and departures equal, found by repeating these formulas"
 )
+_CALM = 0.99  # of what is answered: how near arrays of rates are computed
 _FRONT = {
     "request_seconds": "s",
     "first_steps": "step",
@@ -96,6 +104,12 @@ def waiting_seconds(concurrency: Number, requests_per_second: Number, service_se
     return concurrency / requests_per_second - service_seconds
 
 
+@formula("s", "Little's law: more than one step's budget feeds wait for their prompts")
+def fed_service_seconds(decoding_seconds: Number, running: Number, fed: Number) -> Number:
+    """From the start to the last token where steps are full of prompts."""
+    return decoding_seconds * running / fed
+
+
 @formula("request/s")
 def requests_per_second(running: Number, seconds: Number) -> Number:
     """As many as run at once, each replaced when it ends."""
@@ -144,23 +158,53 @@ def front_end(clock: Clock, leaf: Leaf = bare) -> FrontEnd:
     )
 
 
-def decode_seconds(clock: Clock, load: Load, policy: Policy, sequences: Any, leaf: Leaf = bare) -> Any:
+def decode_step(load: Load, policy: Policy, sequences: Any) -> Step:
     """One step of so many decoding sequences, stages working on a share each."""
-    step = Step(policy.stage_share(sequences), load.middle_context, load.drafts + 1)
-    return named("decode_step_seconds", "s", clock.seconds(step, leaf))
+    return Step(policy.stage_share(sequences), load.middle_context, load.drafts + 1)
+
+
+def decode_seconds(clock: Clock, load: Load, policy: Policy, sequences: Any, leaf: Leaf = bare) -> Any:
+    """Seconds of such a step."""
+    seconds = clock.seconds(decode_step(load, policy, sequences), leaf)
+    return named("decode_step_seconds", "s", seconds)
+
+
+def _steps(load: Load) -> Any:
+    """Steps that a sequence decodes."""
+    return most(1, load.output_tokens / tokens_a_step(load))
+
+
+def _fed(load: Load, policy: Policy) -> Any:
+    """Sequences that decode at most while their successors' prompts are computed beside them."""
+    if not policy.mixes:
+        return policy.running
+    stages = policy.pp if policy.microbatches else 1
+    return fed_sequences(policy.budget, load.new_tokens, _steps(load), load.drafts + 1, stages)
 
 
 def _token_time(
     clock: Clock, load: Load, policy: Policy, running: Any, leaf: Leaf = bare
-) -> tuple[Any, Any, Any]:
-    """(seconds a token, seconds a decode step, seconds one prompt adds) while so many sequences run."""
-    gained = tokens_a_step(load)
+) -> tuple[Any, Any, tuple[Any, Any]]:
+    """Seconds a token and a decode step while so many decode; (seconds a prompt adds, prompts a step)."""
+    gained, steps = tokens_a_step(load), _steps(load)
     step = decode_seconds(clock, load, policy, running, leaf)
-    steps = most(1, load.output_tokens / gained)
-    prompts = most(1, least(running / steps, policy.budget // load.new_tokens))
-    added = beside_decoding(clock, load, policy, running, prompts, leaf)
+    prompts = arriving_prompts(running, steps, policy.pp if policy.microbatches else 1)
+    prompts = least(prompts, _packed(load, policy))
+    added = _beside(clock, load, policy, running, step, prompts, leaf)
     seconds = token_seconds(step, running, steps, added) / gained
-    return named("tpot_seconds", "s", seconds), step, added
+    return named("tpot_seconds", "s", seconds), step, (added, prompts)
+
+
+def _beside(
+    clock: Clock, load: Load, policy: Policy, running: Any, step: Any, prompts: Any, leaf: Leaf
+) -> Any:
+    """Seconds that one prompt adds to decode steps that take `step`, so many prompts in one."""
+    return beside_decoding(clock, load, policy, decode_step(load, policy, running), step, prompts, leaf)
+
+
+def _packed(load: Load, policy: Policy) -> Any:
+    """Prompts that fill a step."""
+    return most(1, policy.budget / load.new_tokens)
 
 
 def _first(
@@ -196,36 +240,63 @@ def _round(
     """(sequences that decode at once, token's, first token's and step's seconds) while `running` decode."""
     front = front_end(clock, leaf)
     most_running = least(concurrency, policy.running)
+    fed = _fed(load, policy)
+    running = least(running, fed)
     tpot, step, _ = _token_time(clock, load, policy, running, leaf)
-    packed = beside_decoding(clock, load, policy, running, most(1, policy.budget // load.new_tokens), leaf)
-    decoding = named("decoding_seconds", "s", tpot * load.output_tokens)
+    packed = _beside(clock, load, policy, running, step, least(most_running, _packed(load, policy)), leaf)
+    taken = named("decoding_seconds", "s", tpot * load.output_tokens)
     ttft = (
         _first(clock, load, policy, front, tpot, step, leaf)
         + burst_seconds(most_running, packed, front.admit_seconds, front.burst_share)
-        + front.slot_share * decoding / concurrency
+        + front.slot_share * taken / concurrency
     )
-    ttft = named("first_token_seconds_running", "s", ttft)
-    then = named("decoding_sequences", "sequence", most(1, most_running * decoding / (decoding + ttft)))
-    return then, tpot, ttft, step
+    full = fed_service_seconds(taken, most_running, fed) - (load.output_tokens - 1) * tpot
+    ttft = named("first_token_seconds_running", "s", most(ttft, full))
+    service = e2e_seconds(ttft, tpot, load.output_tokens)
+    decoding = most(1, least(most_running, most_running * taken / service))
+    return named("decoding_sequences", "sequence", decoding), tpot, ttft, step
 
 
 def open_loop(clock: Clock, load: Load, policy: Policy, rate: Any, leaf: Leaf = bare) -> Served:
-    """Requests that arrive at random, `rate` a second; None where more arrive than can be answered."""
+    """Requests that arrive at random, `rate` a second; None where more arrive than can be answered.
+
+    Of arrays, nan at those rates.
+    """
     top = saturated(clock, load, policy, leaf)
-    if rate >= top.requests_per_second:
-        asked, answered = value_of(rate), value_of(top.requests_per_second)
-        note = f"{asked:g} requests a second are more than the {answered:.3g} it answers"
-        return Served(
-            policy.running, None, top.tpot_seconds, None, top.output_tokens_per_second,
-            top.total_tokens_per_second, top.decode_tokens_per_second, top.requests_per_second,
-            None, top.decode_step_seconds, note,
-        )  # fmt: skip
+    over = rate >= top.requests_per_second
+    if hasattr(over, "dtype"):
+        calm = least(rate, _CALM * top.requests_per_second)
+        return _where_calm(over, _overrun(policy, top, math.nan), _open_loop(clock, load, policy, calm, top))
+    if not over:
+        return _open_loop(clock, load, policy, rate, top, leaf)
+    asked, answered = value_of(rate), value_of(top.requests_per_second)
+    note = f"{asked:g} requests a second are more than the {answered:.3g} it answers"
+    return replace(_overrun(policy, top, None), note=note)
+
+
+def _overrun(policy: Policy, top: Served, never: Any) -> Served:
+    """What leaves when more arrive than can be answered: all that can, each later than the one before."""
+    return replace(
+        top, concurrency=policy.running, ttft_seconds=never, e2e_seconds=never, waiting_seconds=never
+    )
+
+
+def _where_calm(over: Any, overrun: Served, calm: Served) -> Served:
+    """Point by point, the one or the other."""
+    import numpy as np
+
+    names = [f.name for f in fields(Served) if f.name != "note"]
+    found = {name: np.where(over, getattr(overrun, name), getattr(calm, name)) for name in names}
+    return Served(**found, note=f"{int(over.sum())} of {over.size} rates are more than it answers")
+
+
+def _open_loop(clock: Clock, load: Load, policy: Policy, rate: Any, top: Served, leaf: Leaf = bare) -> Served:
     running = _arriving(clock, plain(load), plain(policy), value_of(rate))
     running = leaf("running_sequences", running, "sequence", _STEADY)
-    tpot, step, added = _token_time(clock, load, policy, running, leaf)
+    tpot, step, (added, prompts) = _token_time(clock, load, policy, running, leaf)
     used = least(0.97, rate * added)
     front = front_end(clock, leaf)
-    ttft = _first(clock, load, policy, front, tpot, step, leaf) + queue_seconds(used, added)
+    ttft = _first(clock, load, policy, front, tpot, step, leaf) + queue_seconds(used, added * prompts)
     full = rate / top.requests_per_second
     service = named("service_seconds", "s", e2e_seconds(ttft, tpot, load.output_tokens))
     waiting = named("waiting_seconds", "s", queue_seconds(full, service / policy.running))
@@ -233,18 +304,19 @@ def open_loop(clock: Clock, load: Load, policy: Policy, rate: Any, leaf: Leaf = 
 
 
 def _arriving(clock: Clock, load: Load, policy: Policy, rate: Any) -> Any:
-    """Sequences that run at once when so many requests arrive, by Little's law."""
+    """Sequences that decode at once when so many requests arrive, by Little's law."""
+    most_running = least(policy.running, _fed(load, policy))
     running: Any = 1.0
     for _ in range(11):
         tpot, _, _ = _token_time(clock, load, policy, running)
-        wanted = least(policy.running, most(0.05, rate * load.output_tokens * tpot))
+        wanted = least(most_running, most(0.05, rate * load.output_tokens * tpot))
         running = (running + wanted) / 2
     return running
 
 
 def saturated(clock: Clock, load: Load, policy: Policy, leaf: Leaf = bare) -> Served:
     """Prompts always queued: as many sequences as run at once, each replaced when it ends."""
-    running = most(1, policy.running)
+    running = most(1, least(policy.running, _fed(load, policy)))
     tpot, step, _ = _token_time(clock, load, policy, running, leaf)
     rate = requests_per_second(running, tpot * load.output_tokens)
     return _served(load, running, None, tpot, rate, None, step, running)
@@ -254,7 +326,7 @@ def together(clock: Clock, load: Load, policy: Policy, batch: Any, leaf: Leaf = 
     """`batch` requests that start at once and end at once, in waves where not all run at once."""
     running = least(batch, policy.running)
     waves = named("waves", "", ceiling(batch, running))
-    first = prompts_seconds(clock, load, policy, running, leaf) if is_some(load.prompt_tokens) else 0.0
+    first = _all_prompts(clock, load, policy, running, leaf) if is_some(load.prompt_tokens) else 0.0
     gained = tokens_a_step(load)
     step = decode_seconds(clock, load, policy, running, leaf)
     tpot = named("tpot_seconds", "s", step / gained)
@@ -262,6 +334,14 @@ def together(clock: Clock, load: Load, policy: Policy, batch: Any, leaf: Leaf = 
     ttft = first + (waves - 1) / 2 * wave
     rate = requests_per_second(batch, waves * wave)
     return _served(load, batch, ttft, tpot, rate, ttft - first, step, running, e2e=ttft + wave - first)
+
+
+def _all_prompts(clock: Clock, load: Load, policy: Policy, batch: Any, leaf: Leaf) -> Any:
+    """Seconds of all prompts of a batch; of arrays, 0 where there are none."""
+    if not hasattr(load.prompt_tokens, "dtype"):
+        return prompts_seconds(clock, load, policy, batch, leaf)
+    some = replace(load, prompt_tokens=most(1, load.prompt_tokens))
+    return prompts_seconds(clock, some, policy, batch, leaf) * (load.prompt_tokens > 0)
 
 
 def _served(
