@@ -16,7 +16,8 @@ class Load:
     """Requests of stated lengths. Numbers, figures or numpy arrays (drafts: no array).
 
     `depth` tokens of a request are cached before its prompt (an earlier turn), `shared` of the prompt are
-    found in the cache. `drafts` tokens are drafted a step, each accepted with probability `acceptance`.
+    found in the cache. `drafts` tokens are drafted a step, each accepted with probability `acceptance` and
+    passing `draft_layers` decoder layers and the head (serve/draft.py; 0: made for nothing, as n-grams).
     """
 
     prompt_tokens: Any
@@ -25,6 +26,7 @@ class Load:
     shared: Any = 0
     drafts: Any = 0
     acceptance: Any = 0.0
+    draft_layers: Any = 0
 
     @property
     def new_tokens(self) -> Any:

@@ -14,6 +14,7 @@ from kvplan.cost.estimate import Clock
 from kvplan.cost.step import Step, is_some
 from kvplan.facts.efficiency import fit_source
 from kvplan.figure import Leaf, Number, Source, Trust, bare, ceiling, formula, least, most, named, value_of
+from kvplan.serve.draft import drafting
 from kvplan.serve.load import Load, Policy, plain, tokens_a_step
 from kvplan.serve.prompt import (
     arriving_prompts,
@@ -164,9 +165,9 @@ def decode_step(load: Load, policy: Policy, sequences: Any) -> Step:
 
 
 def decode_seconds(clock: Clock, load: Load, policy: Policy, sequences: Any, leaf: Leaf = bare) -> Any:
-    """Seconds of such a step."""
-    seconds = clock.seconds(decode_step(load, policy, sequences), leaf)
-    return named("decode_step_seconds", "s", seconds)
+    """Seconds of such a step, drafting included."""
+    step = decode_step(load, policy, sequences)
+    return named("decode_step_seconds", "s", clock.seconds(step, leaf) + drafting(clock, load, step, leaf))
 
 
 def _steps(load: Load) -> Any:
@@ -182,24 +183,31 @@ def _fed(load: Load, policy: Policy) -> Any:
     return fed_sequences(policy.budget, load.new_tokens, _steps(load), load.drafts + 1, stages)
 
 
-def _token_time(
-    clock: Clock, load: Load, policy: Policy, running: Any, leaf: Leaf = bare
-) -> tuple[Any, Any, tuple[Any, Any]]:
-    """Seconds a token and a decode step while so many decode; (seconds a prompt adds, prompts a step)."""
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """How fast so many sequences decode, in seconds: a token, a step with its drafts, its verifying alone.
+
+    `added` is what one prompt adds, `prompts` of them in a step.
+    """
+
+    token: Any
+    step: Any
+    verify: Any
+    added: Any
+    prompts: Any
+
+
+def _pace(clock: Clock, load: Load, policy: Policy, running: Any, leaf: Leaf = bare) -> _Pace:
+    """How fast it goes while so many sequences decode."""
     gained, steps = tokens_a_step(load), _steps(load)
-    step = decode_seconds(clock, load, policy, running, leaf)
+    decoding = decode_step(load, policy, running)
+    verify = clock.seconds(decoding, leaf)
+    step = named("decode_step_seconds", "s", verify + drafting(clock, load, decoding, leaf))
     prompts = arriving_prompts(running, steps, policy.pp if policy.microbatches else 1)
     prompts = least(prompts, _packed(load, policy))
-    added = _beside(clock, load, policy, running, step, prompts, leaf)
-    seconds = token_seconds(step, running, steps, added) / gained
-    return named("tpot_seconds", "s", seconds), step, (added, prompts)
-
-
-def _beside(
-    clock: Clock, load: Load, policy: Policy, running: Any, step: Any, prompts: Any, leaf: Leaf
-) -> Any:
-    """Seconds that one prompt adds to decode steps that take `step`, so many prompts in one."""
-    return beside_decoding(clock, load, policy, decode_step(load, policy, running), step, prompts, leaf)
+    added = beside_decoding(clock, load, policy, decoding, verify, prompts, leaf)
+    token = token_seconds(step, running, steps, added) / gained
+    return _Pace(named("tpot_seconds", "s", token), step, verify, added, prompts)
 
 
 def _packed(load: Load, policy: Policy) -> Any:
@@ -242,8 +250,12 @@ def _round(
     most_running = least(concurrency, policy.running)
     fed = _fed(load, policy)
     running = least(running, fed)
-    tpot, step, _ = _token_time(clock, load, policy, running, leaf)
-    packed = _beside(clock, load, policy, running, step, least(most_running, _packed(load, policy)), leaf)
+    pace = _pace(clock, load, policy, running, leaf)
+    tpot, step = pace.token, pace.step
+    burst = least(most_running, _packed(load, policy))
+    packed = beside_decoding(
+        clock, load, policy, decode_step(load, policy, running), pace.verify, burst, leaf
+    )
     taken = named("decoding_seconds", "s", tpot * load.output_tokens)
     ttft = (
         _first(clock, load, policy, front, tpot, step, leaf)
@@ -293,10 +305,13 @@ def _where_calm(over: Any, overrun: Served, calm: Served) -> Served:
 def _open_loop(clock: Clock, load: Load, policy: Policy, rate: Any, top: Served, leaf: Leaf = bare) -> Served:
     running = _arriving(clock, plain(load), plain(policy), value_of(rate))
     running = leaf("running_sequences", running, "sequence", _STEADY)
-    tpot, step, (added, prompts) = _token_time(clock, load, policy, running, leaf)
-    used = least(0.97, rate * added)
+    pace = _pace(clock, load, policy, running, leaf)
+    tpot, step = pace.token, pace.step
+    used = least(0.97, rate * pace.added)
     front = front_end(clock, leaf)
-    ttft = _first(clock, load, policy, front, tpot, step, leaf) + queue_seconds(used, added * prompts)
+    ttft = _first(clock, load, policy, front, tpot, step, leaf) + queue_seconds(
+        used, pace.added * pace.prompts
+    )
     full = rate / top.requests_per_second
     service = named("service_seconds", "s", e2e_seconds(ttft, tpot, load.output_tokens))
     waiting = named("waiting_seconds", "s", queue_seconds(full, service / policy.running))
@@ -308,8 +323,8 @@ def _arriving(clock: Clock, load: Load, policy: Policy, rate: Any) -> Any:
     most_running = least(policy.running, _fed(load, policy))
     running: Any = 1.0
     for _ in range(11):
-        tpot, _, _ = _token_time(clock, load, policy, running)
-        wanted = least(most_running, most(0.05, rate * load.output_tokens * tpot))
+        tokens = rate * load.output_tokens * _pace(clock, load, policy, running).token
+        wanted = least(most_running, most(0.05, tokens))
         running = (running + wanted) / 2
     return running
 
@@ -317,9 +332,9 @@ def _arriving(clock: Clock, load: Load, policy: Policy, rate: Any) -> Any:
 def saturated(clock: Clock, load: Load, policy: Policy, leaf: Leaf = bare) -> Served:
     """Prompts always queued: as many sequences as run at once, each replaced when it ends."""
     running = most(1, least(policy.running, _fed(load, policy)))
-    tpot, step, _ = _token_time(clock, load, policy, running, leaf)
-    rate = requests_per_second(running, tpot * load.output_tokens)
-    return _served(load, running, None, tpot, rate, None, step, running)
+    pace = _pace(clock, load, policy, running, leaf)
+    rate = requests_per_second(running, pace.token * load.output_tokens)
+    return _served(load, running, None, pace.token, rate, None, pace.step, running)
 
 
 def together(clock: Clock, load: Load, policy: Policy, batch: Any, leaf: Leaf = bare) -> Served:
