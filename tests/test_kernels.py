@@ -180,11 +180,6 @@ def test_links_of_ones_own_share_nothing() -> None:
     assert find_link("all_reduce", "h100-sxm").known == 0
 
 
-# Shipped values are the best of every figure over the engines: a kernel far behind another engine's is told
-# more than twice too fast.
-AHEAD = {"h100-sxm experts 3072 tokens": "TensorRT-LLM's kernel reaches three times the share of the peak"}
-
-
 def test_published_timings_are_met_within_twice_and_half_of_them_within_a_fifth() -> None:
     errors, far = [], []
     for row in ROWS:
@@ -194,7 +189,7 @@ def test_published_timings_are_met_within_twice_and_half_of_them_within_a_fifth(
             far.append(f"{row.accelerator} {row.operation} {row.shape['num_tokens']} tokens")
     assert len(errors) == 45
     assert statistics.median(errors) < 0.2
-    assert far == list(AHEAD)
+    assert far == []
 
 
 def test_the_page_has_every_fit_and_every_kernel() -> None:

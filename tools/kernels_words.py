@@ -44,17 +44,17 @@ most used. Left out are rows that no memory could serve (the benchmark left its 
 under 256 wide, windowed decodes, more than 16 query heads a cached head, and experts whose tokens are not
 spread evenly.
 
-kernels.json has one row an accelerator, operation and format: of every figure the best over the engines, as
-they take over one another's kernels before long. How much an engine as measured falls short of it is what
+kernels.json has one row an accelerator, operation and format: the fit of the engine that is the quickest on
+all engines' timings, as they take over one another's kernels before long; a fit that misses a tenth of its own
+timings by four fifths is passed over. How much an engine as served falls short of it is what
 `facts/efficiency/serving.json` is fitted for. An accelerator without timings takes the median of its
 generation, and failing that of all (`src/kvplan/facts/kernels.py`); such a figure counts as assumed.
 """
 
 FAILS = {
-    "merged": """The best of each figure is faster than any one kernel, most so where two figures stand in
-for one another (the share of the peak and the padding of experts) and come from two engines. Errors in per
-cent: each engine's own fit on its own timings, and the shipped values on the timings of all engines; a
-negative bias is told faster than timed, and `furthest` is the accelerator where it is most so.""",
+    "merged": """The quickest engine's fit, on the timings of all engines; errors in per cent: each engine's own
+fit on its own timings, and the shipped values on the timings of all engines; a negative bias is told faster
+than timed, and `furthest` is the accelerator where it is most so.""",
     "poor": """Fits of which half the rows miss by more than 20 %, or a tenth by more than 60 %, worst
 first; the region is the one that misses most, error and bias in per cent.
 
@@ -64,8 +64,7 @@ first; the region is the one that misses most, error and bias in per cent.
 - Experts of more than 256 tokens: the share of the peak that a group of rows reaches depends on how many
   rows an expert gets, and one `pad` tells that poorly.
 - All-reduces whose library switches method with the size and the number of ranks: the form has one switch.
-  SGLang's on GB300 fits so poorly with four ranks that its launch ends on the least bound, and merging
-  hands that launch to all of GB300's all-reduces, which are told far too fast.""",
+  SGLang's on GB300 fits so poorly with four ranks that it is passed over.""",
     "bounds": """A figure on its bound is one that the timings do not tell, or that the form cannot. `pad` at
 its least means that a softmax does not show; `depth_seconds` at its least that reductions do not; `compute`
 at 1 that the operation never was compute-bound among the rows, or multiplies in a narrower format than its

@@ -1,6 +1,6 @@
 """How fast kernels run: launch, share of the peak and of the bandwidth, as fitted on timings.
 
-efficiency/kernels.json has one row an accelerator, operation and format, the best over the engines timed
+efficiency/kernels.json has one row an accelerator, operation and format, the quickest engine's of those timed
 (docs/kernels.md). The form (tools/fit_kernels.py): launch + moved × moved_bytes ÷ bandwidth +
 √(compute² + (memory + tiles × tile_seconds)² + depth²).
 """

@@ -8,11 +8,14 @@ from typing import Any
 from kvplan.facts import store
 
 
-def weights_word(word: str) -> dict[str, Any] | None:
-    """What a table's word for the weights stands for, or None when it is not known."""
+def weights_word(word: str, *, in_gguf: bool = False) -> dict[str, Any] | None:
+    """What a table's word for the weights stands for, or None when it is not known.
+
+    `in_gguf`: of a GGUF file, whose matrices may be stored in several types under one name.
+    """
     lowered = word.strip().lower()
     for entry in store.toml("efficiency/readings.toml")["weights"]:
-        if lowered.startswith(tuple(entry["starts"])):
+        if lowered.startswith(tuple(entry["starts"])) and (in_gguf or not entry.get("gguf")):
             return dict(entry)
     return None
 

@@ -199,4 +199,5 @@ def _gguf(model: Model, q: Mapping[str, Any]) -> Quantization:
     found = ggml_scheme(str(q.get("type")))
     if found is None:
         raise BadConfig(f"--quantization: {shown(q.get('type'))} is not a ggml type; such as q8_0 or q4_k")
-    return Quantization("gguf", model.model_type, found, PARTS, Named(), Named(), whole=found)
+    experts = ggml_scheme(str(q["expert_type"])) if q.get("expert_type") else None
+    return Quantization("gguf", model.model_type, found, PARTS, Named(), Named(), experts, whole=found)

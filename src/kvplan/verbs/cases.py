@@ -15,6 +15,7 @@ from kvplan.engines.deployment import Deployment
 from kvplan.errors import BadInput, KvplanError, shown
 from kvplan.facts import store
 from kvplan.facts.accelerators import Accelerator, find_accelerator
+from kvplan.facts.catalogue import find_model
 from kvplan.facts.engine_versions import ENGINES, find_version
 from kvplan.facts.formats import find_format
 from kvplan.facts.kernels import devices_of
@@ -46,6 +47,7 @@ class Case:
     policy: Policy
     mode: str
     amount: float | None
+    engine: str = "vllm"
     notes: tuple[str, ...] = ()
 
 
@@ -73,14 +75,22 @@ def read_case(row: Mapping[str, Any]) -> Case:
     accelerator = _accelerator(read)
     engine, version = str(read.get("engine_name") or "vllm"), read.get("engine_version")
     ranks = _ranks(read, engine, accelerator)
+    _check_heads(model, engine, ranks)
     mode = str(read.get("mode") or "")
     if mode not in MODES:
         raise BadInput(f"mode: {shown(mode)} is not known; use one of {', '.join(MODES)}")
     load = _load(read, mode)
     kv = _kv_format(read)
-    length = int(load.depth + load.prompt_tokens + load.output_tokens)
+    length = held_tokens(engine, load)
     clock, policy = _served(_Key(read, model, accelerator, engine, version, ranks, kv), length)
-    return Case(clock, load, policy, MODES[mode], _amount(read, mode), tuple(notes))
+    return Case(clock, load, policy, MODES[mode], _amount(read, mode), engine, tuple(notes))
+
+
+def held_tokens(engine: str, load: Load) -> int:
+    """Cache that a running request holds on average, in tokens: all of it where an engine reserves it."""
+    whole = store.toml("efficiency/classes.toml")["reserves_whole"]["engines"]
+    output = load.output_tokens if engine in whole else load.output_tokens / 2
+    return max(1, int(load.depth + load.prompt_tokens + output))
 
 
 def _read(row: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -117,14 +127,17 @@ def _model(row: Mapping[str, Any]) -> Model:
     name = row.get("model") if not config else str(config).removesuffix(".json").replace("__", "/")
     if not isinstance(name, str) or not name:
         raise BadInput("config: missing, and no model; name a built-in config")
-    return _quantised(name, str(row.get("weight_dtype") or "unstated"))
+    if config and find_model(name) is None and not Path(name).exists():
+        raise BadInput(f"config: {shown(config)} is not built in; see kvplan models, or give a model")
+    engine = str(row.get("engine_name") or "")
+    return _quantised(name, str(row.get("weight_dtype") or "unstated"), engine == "llama.cpp")
 
 
 @functools.lru_cache(maxsize=256)
-def _quantised(name: str, word: str) -> Model:
+def _quantised(name: str, word: str, in_gguf: bool) -> Model:
     """A model with its weights stored as a table's word says."""
     model = load_model(name)
-    found = weights_word(word)
+    found = weights_word(word, in_gguf=in_gguf)
     asked = found or {"as": word}
     if "config" in asked:
         return (
@@ -174,13 +187,25 @@ def _ranks(row: Mapping[str, Any], engine: str, accelerator: Accelerator) -> Ran
     return Ranks(tp * devices, pp, min(ep, tp * devices), dp)
 
 
+def _check_heads(model: Model, engine: str, ranks: Ranks) -> None:
+    """Refuse a split that no engine starts with."""
+    if engine not in ENGINES:
+        return
+    for _, layer in model.grouped():
+        for a in layer.attentions:
+            if a.query_heads % ranks.attention_tp:
+                raise BadInput(
+                    f"tp: {ranks.attention_tp} does not divide the {a.query_heads} attention heads"
+                )
+
+
 def _kv_format(row: Mapping[str, Any]) -> str:
     word = str(row.get("kv_dtype") or "auto").lower()
     return next((name for name in ("fp8", "int8", "nvfp4", "q8_0", "q4_0") if word.startswith(name)), "auto")
 
 
 def _load(row: Mapping[str, Any], mode: str) -> Load:
-    prompt = _whole(row, "isl", 0 if mode == "llama-bench-tg" else None)
+    prompt = 0 if mode == "llama-bench-tg" else _whole(row, "isl")
     output = _whole(row, "osl", 1 if mode == "llama-bench-pp" else None)
     shared = _whole(row, "shared_prefix_tokens", 0) if row.get("prefix_caching") is not False else 0
     if not prompt and mode != "llama-bench-tg":
@@ -271,9 +296,11 @@ def _running(k: _Key, shape: tuple[Any, ...], limit: Any, length: int) -> float:
 def _room(k: _Key, length: int) -> float:
     if k.engine in ENGINES and k.ranks.attention_dp == 1:
         try:
-            return max(1.0, running_of(_deployment(k, length), length))
+            found = float(running_of(_deployment(k, length), length))
         except KvplanError:
-            pass  # not answered by the engine's rules (its version, split or length): the plain count
+            found = 0.0  # not answered by the engine's rules (its version, split or length)
+        if found >= 1:
+            return found
     a = device_of(k.accelerator)
     ops, (share, reserve) = _operations(k), _RESERVE
     weights = float(sum(m.layers * m.weight_bytes for m in ops.matmuls))
