@@ -28,6 +28,7 @@ _STEADY = Source(
     Trust.ENGINE_RULE, "as many as keep arrivals and departures equal, found by repeating these formulas"
 )
 _CALM = 0.99  # of what is answered: how near arrays of rates are computed
+_TRIES = 6  # evaluations between the ends of the search for a steady state
 _FRONT = {
     "request_seconds": "s",
     "first_steps": "step",
@@ -303,9 +304,10 @@ def _where_calm(over: Any, overrun: Served, calm: Served) -> Served:
 
 
 def _open_loop(clock: Clock, load: Load, policy: Policy, rate: Any, top: Served, leaf: Leaf = bare) -> Served:
-    running = _arriving(clock, plain(load), plain(policy), value_of(rate))
+    running = _arriving(clock, plain(load), plain(policy), value_of(rate), value_of(top.tpot_seconds))
     running = leaf("running_sequences", running, "sequence", _STEADY)
-    pace = _pace(clock, load, policy, running, leaf)
+    decoding = most(1, running)  # a step is run for one at least
+    pace = _pace(clock, load, policy, decoding, leaf)
     tpot, step = pace.token, pace.step
     used = least(0.97, rate * pace.added)
     front = front_end(clock, leaf)
@@ -315,17 +317,30 @@ def _open_loop(clock: Clock, load: Load, policy: Policy, rate: Any, top: Served,
     full = rate / top.requests_per_second
     service = named("service_seconds", "s", e2e_seconds(ttft, tpot, load.output_tokens))
     waiting = named("waiting_seconds", "s", queue_seconds(full, service / policy.running))
-    return _served(load, running, ttft + waiting, tpot, rate, waiting, step, running)
+    return _served(load, running, ttft + waiting, tpot, rate, waiting, step, decoding)
 
 
-def _arriving(clock: Clock, load: Load, policy: Policy, rate: Any) -> Any:
-    """Sequences that decode at once when so many requests arrive, by Little's law."""
-    most_running = least(policy.running, _fed(load, policy))
-    running: Any = 1.0
-    for _ in range(11):
-        tokens = rate * load.output_tokens * _pace(clock, load, policy, running).token
-        wanted = least(most_running, most(0.05, tokens))
-        running = (running + wanted) / 2
+def _arriving(clock: Clock, load: Load, policy: Policy, rate: Any, slowest: Any) -> Any:
+    """Sequences that decode at once when so many requests arrive, by Little's law: regula falsi (Illinois).
+
+    As many must decode as arrive while one is decoded: more than that from none on, fewer at the most,
+    where a token takes `slowest` seconds.
+    """
+    low, high = 0.0, most(1, least(policy.running, _fed(load, policy)))
+    tokens = rate * load.output_tokens
+
+    def excess(running: Any) -> Any:
+        return tokens * _pace(clock, load, policy, most(1, running)).token - running
+
+    above, below = excess(low), tokens * slowest - high
+    running: Any = low
+    for _ in range(_TRIES):
+        running = (low * below - high * above) / (below - above)
+        found = excess(running)
+        more = found > 0  # 1 or 0, of arrays each
+        low, high = more * running + (1 - more) * low, more * high + (1 - more) * running
+        above = more * found + (1 - more) * above / 2
+        below = more * below / 2 + (1 - more) * found
     return running
 
 
