@@ -54,7 +54,7 @@ class Step:
         return replace(self, **whole) if whole else self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a case makes hundreds, and freezing doubles what one costs
 class Item:
     """One operation of a step on one rank; amounts are those of a single layer.
 
@@ -136,9 +136,13 @@ def _matmul(m: Matmul, ops: Operations, step: Step, leaf: Leaf) -> Item:
     rows = step.sequences if m.rows_of == "sequences" else step.tokens
     if m.rows_of == "group" and ops.ranks.attention_dp > 1:
         rows = share(rows, ops.ranks.attention_dp)
-    outputs = leaf(f"{m.name}_outputs", m.outputs, "value", _SHAPE)
-    inputs = leaf(f"{m.name}_inputs", m.inputs, "value", _SHAPE)
-    weight = leaf(f"{m.name}_bytes", m.weight_bytes, "B", _SHAPE)
+    outputs: Any = m.outputs
+    inputs: Any = m.inputs
+    weight: Any = m.weight_bytes
+    if leaf is not bare:
+        outputs = leaf(f"{m.name}_outputs", m.outputs, "value", _SHAPE)
+        inputs = leaf(f"{m.name}_inputs", m.inputs, "value", _SHAPE)
+        weight = leaf(f"{m.name}_bytes", m.weight_bytes, "B", _SHAPE)
     flops = named(f"{m.name}_flops", "FLOP", product_flops(outputs, inputs, rows))
     return Item(
         m.name,
