@@ -53,11 +53,13 @@ def test_causal_pairs_are_windowed_ones_without_a_window() -> None:
 
 
 def test_a_sparse_decode_step_reads_index_keys_and_the_picked_latents() -> None:
-    decode = latency("deepseek-v3.2", tp=8, batch=8, prompt_tokens=100_000)["decode"]
-    always, one = read_bytes(load_model("deepseek-v3.2"))
+    few, many = (
+        latency("deepseek-v3.2", tp=8, batch=n, prompt_tokens=99_999, output_tokens=2)["decode"]
+        for n in (8, 16)
+    )
     cached = 61 * (2048 * 576 * 2 + 100_000 * 128)
-    assert decode["bytes_read"] == (always + 8 * one) // 8 + 8 * cached
-    assert decode["lower_bound_seconds"] < 0.0058
+    assert many["bytes_read"] - few["bytes_read"] == 8 * cached
+    assert few["lower_bound_seconds"] < 0.0058
 
 
 def test_layers_that_share_an_indexer_read_no_index_keys_of_their_own() -> None:
@@ -96,11 +98,8 @@ def test_a_sparse_floor_never_exceeds_one_tokens_experts_index_keys_and_the_pick
 
 @given(st.sampled_from(EXPERTS), st.integers(1, 150_000))
 def test_a_prefill_writes_no_more_than_size_says_is_held(name: str, tokens: int) -> None:
-    model = load_model(name)
-    always, one = read_bytes(model)
-    least = always + work.expert_counts(model)[1] * one
-    written = latency(name, prompt_tokens=tokens)["prefill"]["bytes_read"] - least
-    assert 0 < written <= kvplan.size(name, tokens=tokens)["kv"]["bytes_per_sequence"]
+    one, two = (latency(name, batch=n, prompt_tokens=tokens)["prefill"]["bytes_read"] for n in (1, 2))
+    assert 0 < two - one <= kvplan.size(name, tokens=tokens)["kv"]["bytes_per_sequence"]
 
 
 @given(st.sampled_from(SPARSE), st.integers(1, 150_000), st.integers(1, 5000))
@@ -118,8 +117,8 @@ def test_a_batch_may_send_every_token_to_the_same_experts(name: str) -> None:
     active = work.expert_counts(model)[1]
     at = {n: latency(name, batch=n, prompt_tokens=1)["decode"]["bytes_read"] for n in (1, 2, 64)}
     each = at[2] - at[1]
-    assert at[1] - each == always + active * one
-    assert at[64] - 64 * each == always + active * one
+    assert at[64] - 64 * each == at[1] - each == pytest.approx(always + active * one, rel=1e-2)  # norms apart
+    assert at[1] - each <= always + active * one
 
 
 def test_idle_experts_may_take_the_place_of_real_ones() -> None:
@@ -141,9 +140,16 @@ def test_the_expected_experts_stay_between_one_tokens_and_all() -> None:
 
 def test_pipeline_stages_share_the_work_of_a_rank() -> None:
     one, two = (latency("llama-3.1-8b", pp=pp, batch=4) for pp in (1, 2))
-    for phase in ("prefill", "decode"):
-        for key in ("flops", "bytes_read"):
-            assert two[phase][key] == one[phase][key] // 2
+    assert two["prefill"]["flops"] == one["prefill"]["flops"] // 2
+    assert two["prefill"]["bytes_read"] == one["prefill"]["bytes_read"] // 2
+    assert two["decode"]["flops"] == one["decode"]["flops"] // 2
+
+
+def test_each_of_a_pipelines_batches_reads_the_weights_anew() -> None:
+    one, two, four = (latency("llama-3.1-8b", pp=pp, batch=4, output_tokens=2)["decode"] for pp in (1, 2, 4))
+    cache = 4 * 1001 * 131_072
+    assert one["bytes_read"] - two["bytes_read"] == cache // 2
+    assert two["bytes_read"] - four["bytes_read"] == cache // 4
 
 
 def test_llama_4_attends_within_its_chunks() -> None:
@@ -200,7 +206,7 @@ def test_from_the_explained_batch_on_decode_waits_for_compute(model: str) -> Non
     answer = kvplan.plan(
         model, gpu="h100", gpu_memory="2000GB", prompt_tokens=16, output_tokens=2, max_model_len=2048
     )
-    first = answer["latency"]["compute_bound_batch"]
+    first = answer["latency"]["batches"]["compute_bound_batch"]
     (figure,) = answer.find("compute_bound_batch")
     assert figure.value == first
     assert "the first batch that computes for longer" in figure.doc.lower()

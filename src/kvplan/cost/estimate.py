@@ -250,7 +250,9 @@ class Clock:
             k.moved_bytes * item.moved / rate if k.moved_bytes else 0,
             compute_seconds(flops, peak, of_peak),
             busy,
-            k.depth_seconds * item.depth if k.depth_seconds else 0,
+            leaf(f"{item.kind}_depth_seconds", k.depth_seconds, "s", source) * item.depth
+            if k.depth_seconds
+            else 0,
         )
 
     def _exchange_seconds(self, item: Item, leaf: Leaf) -> Any:

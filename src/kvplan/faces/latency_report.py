@@ -88,6 +88,11 @@ def _between(key: str, serving: dict[str, Any]) -> str:
     return "" if low is None or high is None else f"{_value(key, low)} to {_value(key, high)}"
 
 
+def span(low: float | None, high: float | None) -> str:
+    """An interval of times, or nothing where none is known."""
+    return "" if low is None or high is None else f"{seconds_text(low)} to {seconds_text(high)}"
+
+
 def _value(key: str, value: float) -> str:
     if key.endswith("per_second"):
         return count_text(value) if value >= 100 else f"{value:.3g}"
@@ -98,8 +103,8 @@ def _phase(out: Console, name: str, answer: Answer) -> None:
     part, load = answer[name], answer["load"]
     seconds = part["seconds" if name == "prefill" else "step_seconds"]
     title = f"prefill of {counted(load['prompts'], 'prompt')}" if name == "prefill" else "decode step"
-    low, high = part["low_seconds"], part["high_seconds"]
-    known = "" if low is None else f", {seconds_text(low)} to {seconds_text(high)}"
+    known = span(part["low_seconds"], part["high_seconds"])
+    known = f", {known}" if known else ""
     out.print(Text(f"{title}  {seconds_text(seconds)}", style="bold"), end="")
     out.print(Text(f"{known}; at least {seconds_text(part['lower_bound_seconds'])}; {bound(part, answer)}"))
     table = grid("left", "right", "right", "right", "left")

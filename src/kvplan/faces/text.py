@@ -153,7 +153,7 @@ def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     out.print()
     _capacity(out, answer)
     out.print()
-    _floors(out, answer, asked)
+    _times(out, answer)
     _sentences(out, "limits", answer["limits"])
     _levers(out, answer)
     out.print()
@@ -185,28 +185,31 @@ def _capacity(out: Console, answer: Answer) -> None:
     lines(out, rows)
 
 
-def _floors(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
-    latency = answer["latency"]
-    batch = latency["serving"]["concurrency"]
-    out.print(Text("lower bounds (no real step is faster; estimates are slower)", style="bold"))
-    prefill, decode = latency["prefill"], latency["decode"]
-    prompts = f"{counted(batch, 'prompt')} of {count_text(asked['prompt_tokens'])}"
-    rows: list[Row] = [
-        ("  prefill", seconds_text(prefill["lower_bound_seconds"]), f"{prompts}, {_bound(prefill, latency)}"),
-        (
-            "  decode step",
-            seconds_text(decode["lower_bound_seconds"]),
-            f"batch {count_text(batch)}, {_bound(decode, latency)}",
-        ),
-    ]
-    lines(out, rows)
-
-
-def _bound(phase: dict[str, Any], latency: dict[str, Any]) -> str:
-    intensity, ridge = phase["arithmetic_intensity"], latency["ridge_point"]
-    if (phase["bound"] == "compute") != (intensity > ridge):
-        return f"{phase['bound']}-bound where experts are spread; the floor reads the fewest"
-    return f"{phase['bound']}-bound: {intensity:,.0f} FLOP/B against a ridge of {ridge:,.0f}"
+def _times(out: Console, answer: Answer) -> None:
+    latency, load = answer["latency"], answer["load"]
+    batch = f"batch {count_text(load['batch'])}"
+    prompts = f"{counted(load['batch'], 'prompt')} of {count_text(load['prompt_tokens'])}"
+    out.print(Text("times (of 80 % of measurements; at best, no real step is faster)", style="bold"))
+    table = latency_report.grid("left", "right", "left", "left", "left")
+    for key, name, what in (("prefill", "  prefill", prompts), ("decode", "  decode step", batch)):
+        part = latency[key]
+        seconds = part["seconds" if key == "prefill" else "step_seconds"]
+        known = latency_report.span(part["low_seconds"], part["high_seconds"])
+        least = f"at best {seconds_text(part['lower_bound_seconds'])}"
+        remark = f"{what}, {latency_report.bound(part, latency)}"
+        table.add_row(
+            name, Text(seconds_text(seconds), style="bold"), known, least, Text(remark, style="dim")
+        )
+    rate = latency["serving"]["output_tokens_per_second"]
+    if rate is not None:
+        key = "output_tokens_per_second"
+        low, high = (latency["serving"][side][key] for side in ("low", "high"))
+        known = "" if low is None else f"{count_text(low)} to {count_text(high)}"
+        what = f"{batch}, {count_text(load['output_tokens'])} tokens each, prefill included"
+        table.add_row(
+            "  output", Text(count_text(rate), style="bold"), known, "tokens/s", Text(what, style="dim")
+        )
+    out.print(table)
 
 
 def _sentences(out: Console, title: str, sentences: list[str]) -> None:
@@ -227,12 +230,23 @@ def _levers(out: Console, answer: Answer) -> None:
             style="bold",
         )
     )
-    rows: list[Row] = []
+    table = latency_report.grid("left", "right", "right", "right", "right")
+    table.add_row(*(Text(w, style="dim") for w in ("", "sequences", "TTFT", "TPOT", "tokens/s")))
     for lever in answer["levers"]:
-        then = lever["max_concurrency"]
-        gain = f"{then:.2f} sequences" if then is not None else ""
-        rows.append((f"  {lever['name']}", gain, counted(lever["kv_tokens"] or 0, "token")))
-    lines(out, rows)
+        then, rate = lever["max_concurrency"], lever["output_tokens_per_second"]
+        times = [
+            "–" if lever[k] is None else seconds_text(lever[k]) for k in ("ttft_seconds", "tpot_seconds")
+        ]
+        table.add_row(
+            f"  {lever['name']}",
+            "" if then is None else f"{then:.2f}",
+            *times,
+            "–" if rate is None else count_text(rate),
+        )
+    out.print(table)
+    for lever in answer["levers"]:
+        if lever["note"]:
+            out.print(Text(f"  {lever['name']}: {lever['note']}", style="dim"))
 
 
 def show_listing(verb: str, rows: list[dict[str, Any]]) -> None:

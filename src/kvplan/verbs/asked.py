@@ -65,18 +65,19 @@ class Asked:
             leaf("acceptance", self.acceptance, "", self.acceptance_source) if self.drafts else 0.0,
         )
 
-    def document(self) -> dict[str, Any]:
+    def document(self, leaf: Leaf = bare) -> dict[str, Any]:
         """The load as the answer repeats it: only what is not at its default."""
+        load = self.load(leaf)
         more = {
-            "context_depth": self.depth,
-            "shared_prefix_tokens": self.shared,
-            "speculative_tokens": self.drafts,
-            "acceptance": self.acceptance if self.drafts else 0,
+            "context_depth": load.depth,
+            "shared_prefix_tokens": load.shared,
+            "speculative_tokens": load.drafts,
+            "acceptance": load.acceptance,
         }
         return {
-            "prompt_tokens": self.prompt_tokens,
-            "output_tokens": self.output_tokens,
-            self.mode: self.amount,
+            "prompt_tokens": load.prompt_tokens,
+            "output_tokens": load.output_tokens,
+            self.mode: leaf(self.mode, self.amount, "", self.source),
             **{name: value for name, value in more.items() if value},
         }
 

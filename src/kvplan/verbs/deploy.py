@@ -211,3 +211,8 @@ def with_kv_cache_dtype(d: Deployment, name: str) -> Deployment:
     """The same deployment with its cache in another format."""
     stored = replace(d.stored, format=find_format(name, "--kv-cache-dtype"))
     return replace(d, stored=stored, setup=replace(d.setup, kv_cache_dtype=name))
+
+
+def with_quantization(d: Deployment, name: str) -> Deployment:
+    """The same deployment with weights stored in another scheme; raises where the model cannot hold it."""
+    return replace(d, model=as_loaded(given_model(d.model, "auto", name), d.setup.engine))

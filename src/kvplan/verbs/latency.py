@@ -153,7 +153,6 @@ def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
     policy = policy_of(d, asked.length, leaf)
     replicas = dealt(d).replicas
     prompts, running, found = _loaded(d, clock, load, policy, asked, leaf)
-    together = asked.mode == "batch"
     serving = serving_part(clock, found, asked.mode, leaf, replicas) if found else _nothing()
     if asked.mode != "rate":
         serving["concurrency"] = leaf(asked.mode, asked.amount, "sequence", asked.source)
@@ -168,7 +167,7 @@ def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
             "decode": operations_part(clock, simple, rule, value_of(running), "decode"),
         },
         "batches": batches_part(clock, load, policy, asked, replicas, leaf),
-        "load": {**asked.document(), "prompts": value_of(prompts) if together else 1},
+        "load": {**asked.document(leaf), "prompts": named("prompts", "prompt", prompts)},
         "basis": _basis(d, clock, asked.mode),
         "notes": _notes(d, asked, found, rule),
     }
@@ -187,9 +186,9 @@ def _loaded(
         share = named("replica_share", "", share)
     found = served(clock, load, policy, asked.mode, share, leaf) if room(d, policy) else None
     if asked.mode == "batch":
-        return share, share if found is None else least(share, policy.running), found
-    running = found.concurrency if found else 1
-    return 1, least(running, policy.running) if found else 1, found
+        return share, share, found
+    one = leaf("prompts", 1, "prompt", Source(Trust.STATED, "requests of a steady load prefill one by one"))
+    return one, least(found.concurrency, policy.running) if found else 1, found
 
 
 def room(d: Deployment, policy: Policy) -> bool:

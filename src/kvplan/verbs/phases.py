@@ -127,6 +127,13 @@ def _counted(clock: Clock, step: Step, leaf: Leaf) -> list[Item]:
     return [i for i in items_of(clock.ops, step, leaf) if i.kind not in skipped]
 
 
+def floor_parts(clock: Clock, step: Step) -> tuple[float, float]:
+    """(compute, memory) seconds of a step's least work at the accelerator's full rates."""
+    items = _counted(clock, step, bare)
+    compute = sum(float(i.layers * i.least_flops) / clock.constants(i).floor_peak for i in items)
+    return compute, sum(float(i.layers * i.least_bytes) for i in items) / clock.bandwidth
+
+
 def bound_of(clock: Clock, step: Step) -> str:
     """Whether arithmetic or bytes take longer at the accelerator's full rates, experts spread evenly."""
     items = _counted(clock, step, bare)

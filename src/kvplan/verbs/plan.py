@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvplan.cost import cache
+from kvplan.cost.weights import step_compute
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput
 from kvplan.facts.engine_versions import find_engine
-from kvplan.figure import Leaf, Source, Trust, bare, value_of
+from kvplan.figure import Leaf, bare, value_of
 from kvplan.units import bytes_text, count_text, seconds_text
 from kvplan.verbs import fit as fitting
-from kvplan.verbs import floor, series, size
+from kvplan.verbs import series, size
 from kvplan.verbs.answer import Answer
+from kvplan.verbs.asked import DEFAULT_OUTPUT, Asked, asked_of
 from kvplan.verbs.check import whole
-from kvplan.verbs.deploy import Size, Split, deployment, with_flags, with_kv_cache_dtype, with_tp
+from kvplan.verbs.deploy import Size, Split, deployment, with_flags
 from kvplan.verbs.given import ModelLike
+from kvplan.verbs.latency import latency_part
 from kvplan.verbs.launch import launch_command, launch_notes
+from kvplan.verbs.levers import levers_part
 from kvplan.verbs.pasted import Pasted, settings
-from kvplan.verbs.verdict import most_running, sequences_of
+from kvplan.verbs.phases import peaks
+from kvplan.verbs.timing import clock_of, policy_of
+from kvplan.verbs.verdict import sequences_of
 
-DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
-# What a lever's row will say of time and cost, which need an estimate and not a floor.
-_LATER = ("ttft_seconds", "tpot_seconds", "output_tokens_per_second", "cost_per_million_output_tokens")
 CONTEXTS = (2048, 8192, 32768, 131072, 262144, 1048576)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What is asked of the deployment: prompts and outputs of stated lengths, so many at once."""
-
-    prompt_tokens: int
-    output_tokens: int
-    batch: int
-    batch_source: Source
 
 
 def plan(
@@ -57,16 +49,13 @@ def plan(
     batch: int | None = None,
     **flags: Any,
 ) -> Answer:
-    """Memory, capacity, floors of prefill and decode, what holds the deployment back, and its launch.
+    """Memory, capacity, times of prefill and decode, what holds the deployment back, and its launch.
 
     `flags` are the engine's own settings. Prompts have 2,048 tokens, or what the longest sequence leaves,
     unless given; with `batch`, that many sequences of prompt and output must fit. Returns the
-    contract's `plan` document: bytes, tokens and seconds. Times are lower bounds; figures not known are
-    None. Raises BadInput or UnknownName for anything that cannot be used.
+    contract's `plan` document: bytes, tokens and seconds; `latency` is that of the verb. What is not
+    known is None. Raises BadInput or UnknownName for anything that cannot be used.
     """
-    if prompt_tokens is not None:
-        whole("--prompt-tokens", prompt_tokens, 1, size.MAX_TOKENS)
-    whole("--output-tokens", output_tokens, 1, size.MAX_TOKENS)
     if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
         raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
     if batch is not None:
@@ -84,22 +73,23 @@ def plan(
         flags=settings(flags, Pasted(), find_engine(engine)),
         batch=batch,
     )
-    load = _load(d, prompt_tokens, output_tokens, batch)
-    lengths = load.prompt_tokens, load.output_tokens
+    asked = asked_of(d, prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch)
 
     def compute(leaf: Leaf) -> dict[str, Any]:
-        fit = fitting.fit_part(d, batch, leaf, sum(lengths))
+        fit = fitting.fit_part(d, batch, leaf, asked.length)
+        times = latency_part(d, asked, leaf)
+        said = [*fit.pop("notes"), *times.pop("notes")]
         return {
             "size": _size_part(d, leaf),
             "fit": fit,
-            "latency": floor.latency_part(d, *lengths, load.batch, load.batch_source, leaf),
+            "latency": times,
             "contexts": _contexts(d, value_of(fit["memory"]["kv_pool_bytes"])),
-            "limits": _limits(d, fit, load),
-            "levers": _levers(d),
+            "limits": _limits(d, fit, said, times, asked),
+            "levers": levers_part(d, asked) if leaf is bare else [],
             "launch": _launch(d, fit, model, dtype, quantization),
-            "load": {"prompt_tokens": lengths[0], "output_tokens": lengths[1], "batch": load.batch},
+            "load": asked.document(leaf),
             "notes": [
-                *fit.pop("notes"),
+                *dict.fromkeys(said),
                 *size.weight_notes(d.model),
                 *size.uncrossed(d.model),
                 *launch_notes(d, quantization),
@@ -107,13 +97,14 @@ def plan(
         }
 
     def draws(answer: dict[str, Any]) -> dict[str, Any]:
-        memory = answer["fit"]["memory"]
-        peak, rate = floor.peaks(d, bare)
+        memory, clock = answer["fit"]["memory"], clock_of(d)
+        peak, rate = peaks(clock, step_compute(d.model))
+        policy = policy_of(d, asked.length)
         return {
             "of": series.deployed(d),
             "memory": series.memory_parts(memory),
             "growth": series.growth_by_kind(d.model, d.stored, d.max_model_len),
-            "decode": series.decode_over_batch(d, *lengths, memory["kv_pool_bytes"] or 0),
+            "decode": series.decode_over_batch(d, clock, asked.load(), policy, memory["kv_pool_bytes"] or 0),
             "roofline": {"points": series.roofline_points(answer["latency"]), "peak": peak, "rate": rate},
         }
 
@@ -138,25 +129,6 @@ def _launch(
     return launch_command(d, served, dtype, quantization)
 
 
-def _load(d: Deployment, prompt: int | None, output: int, batch: int | None) -> Load:
-    room = d.max_model_len - output
-    if prompt is None:
-        prompt = max(1, min(DEFAULT_PROMPT, room))
-    elif prompt > room:
-        raise BadInput(
-            f"--prompt-tokens: {prompt:,} with {output:,} of output are more than the longest sequence of "
-            f"{d.max_model_len:,} ({d.context_source.where}); shorten them or give --max-model-len"
-        )
-    if batch is not None:
-        return Load(prompt, output, batch, Source(Trust.STATED, "--batch"))
-    each = cache.bytes_per_sequence(d.model, d.stored, prompt + output, bare)
-    pool = fitting.pool_of(d) or 0
-    room = int(pool // each) if each else DEFAULT_BATCH
-    limit = most_running(fitting.capacity_numbers(d)) or DEFAULT_BATCH
-    why = Source(Trust.ASSUMED, f"no --batch given: as many as the pool holds, at most {DEFAULT_BATCH}")
-    return Load(prompt, output, max(1, min(DEFAULT_BATCH, room, limit)), why)
-
-
 def _size_part(d: Deployment, leaf: Leaf) -> dict[str, Any]:
     asked = {"tokens": d.max_model_len, "batch": 1, "crossed": 0}
     return {"model": size.model_part(d.model, leaf), "kv": size.kv_part(d.model, d.stored, asked, leaf)}
@@ -175,28 +147,39 @@ def _contexts(d: Deployment, pool_bytes: int | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
+def _limits(
+    d: Deployment, fit: dict[str, Any], notes: list[str], times: dict[str, Any], asked: Asked
+) -> list[str]:
     """What holds the deployment back, most pressing first, in a sentence each."""
-    found = _memory_limits(d, fit, load)
+    found = _memory_limits(d, fit, notes, asked)
     repeated = [g.label for g in cache.groups_of(d.model) if d.tp > g.attention.kv_heads]
     if d.tp > 1 and repeated:
         found.append(
             f"the {', '.join(repeated)} cache has fewer heads than ranks: every rank repeats it, "
             f"so more ranks free weights but do not divide the cache"
         )
-    ended = floor.latency_numbers(d, load.prompt_tokens, load.output_tokens, load.batch)
-    least = seconds_text(ended["decode_seconds"])
-    found.append(f"decode at batch {load.batch} is {ended['decode_bound']}-bound, at best {least} a token")
-    crossing = ended["compute_bound_batch"]
+    return [*found, *_time_limits(times, asked)]
+
+
+def _time_limits(times: dict[str, Any], asked: Asked) -> list[str]:
+    decode = {key: value_of(value) for key, value in times["decode"].items()}
+    about = f"about {seconds_text(decode['step_seconds'])} a token"
+    if decode["low_seconds"] is not None:
+        about += f", {seconds_text(decode['low_seconds'])} to {seconds_text(decode['high_seconds'])}"
+    least = seconds_text(decode["lower_bound_seconds"])
+    batch = count_text(asked.amount)
+    found = [f"decode at batch {batch} is {decode['bound']}-bound: {about}; at best {least}"]
+    batches = times["batches"]
+    crossing, turned = (
+        value_of(batches[name]) for name in ("compute_bound_batch", "weights_compute_bound_batch")
+    )
     if crossing:
         return [*found, f"from batch {count_text(crossing)} on decode is compute-bound"]
-    return [
-        *found,
-        "decode stays bandwidth-bound at any batch: reading what sequences hold costs more than computing",
-    ]
+    from_there = f"; weights alone compute for longer from batch {count_text(turned)} on" if turned else ""
+    return [*found, f"decode stays bandwidth-bound at any batch{from_there}"]
 
 
-def _memory_limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
+def _memory_limits(d: Deployment, fit: dict[str, Any], notes: list[str], asked: Asked) -> list[str]:
     memory = {key: value_of(value) for key, value in fit["memory"].items()}
     capacity = {key: value_of(value) for key, value in fit["capacity"].items()}
     if memory["kv_pool_bytes"] == 0:
@@ -205,75 +188,18 @@ def _memory_limits(d: Deployment, fit: dict[str, Any], load: Load) -> list[str]:
             return [f"does not fit: {bytes_text(missing)} a rank are missing before any cache"]
         return ["does not fit: weights and reserve leave nothing of the engine's share for the cache"]
     if capacity["fits"] is None and capacity["kv_tokens"] is None:
-        return [note for note in fit["notes"] if "does not serve" in note]
+        return [note for note in notes if "does not serve" in note]
     if capacity["fits"] is not False:
         return []
     longest, needed = capacity["estimated_max_model_len"], capacity["needed_kv_bytes"]
     if needed is not None and needed <= (memory["kv_pool_bytes"] or 0):
-        length = load.prompt_tokens + load.output_tokens
-        held = sequences_of(d, memory["kv_pool_bytes"], length)
-        if held is not None and held < load.batch:
-            return [
-                f"{load.batch} sequences of {count_text(length)} tokens are wanted and {held:.2f} fit at once"
-            ]
+        held = sequences_of(d, memory["kv_pool_bytes"], asked.length)
+        if held is not None and held < asked.amount:
+            wanted = f"{count_text(asked.amount)} sequences of {count_text(asked.length)} tokens are wanted"
+            return [f"{wanted} and {held:.2f} fit at once"]
     advice = f"; --max-model-len {longest} fits" if longest else ""
     wants = bytes_text(needed) if needed is not None else "more"
     return [
         f"one sequence of {count_text(d.max_model_len)} tokens needs {wants} "
         f"and the pool has {bytes_text(memory['kv_pool_bytes'] or 0)}{advice}"
     ]
-
-
-def _levers(d: Deployment) -> list[dict[str, Any]]:
-    """A few changes to the deployment, each through the same arithmetic."""
-    changed: list[tuple[str, dict[str, Any], Deployment]] = []
-    if d.setup.engine == "llama.cpp":
-        narrow = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-        changed.append(("q8_0 caches", narrow, with_flags(d, **narrow)))
-    if d.setup.engine in CONTEXT_DECIDES:
-        return [row for entry in changed if (row := _lever_row(*entry))]
-    if d.stored.format.bits > 8:
-        sparse = any(g.attention.latent and g.attention.index_width for g in cache.groups_of(d.model))
-        name = "fp8_ds_mla" if sparse and d.setup.engine == "vllm" else "fp8"
-        changed.append((f"{name} KV cache", {"kv_cache_dtype": name}, with_kv_cache_dtype(d, name)))
-    wider = _wider(d)
-    if wider is not None:
-        stages = f", {d.setup.pp} stages" if d.setup.pp > 1 else ""
-        changed.append((f"tensor parallelism over {wider.tp}{stages}", {"tp": wider.tp}, wider))
-    if d.max_model_len > 8192 and d.setup.engine == "vllm":
-        shorter = with_flags(d, max_model_len=8192)
-        changed.append(("sequences of 8,192 tokens", {"max_model_len": 8192}, shorter))
-    return [row for entry in changed if (row := _lever_row(*entry))]
-
-
-def _wider(d: Deployment) -> Deployment | None:
-    """Twice the ranks or, where this does not fit, the fewest on which one sequence does."""
-    for tp in (d.tp * 2**n for n in range(1, 8)):
-        try:
-            cache.check_split(d.model, tp)
-        except BadInput:
-            continue
-        wider = with_tp(d, tp)
-        enough = fitting.concurrency_of(wider)
-        if enough is None or enough >= 1:
-            return wider
-    return None
-
-
-def _lever_row(name: str, change: dict[str, Any], d: Deployment) -> dict[str, Any] | None:
-    """One lever's figures; None where the engine refuses the change."""
-    try:
-        capacity = fitting.capacity_numbers(d)
-    except BadInput:
-        return None
-    if capacity.kv_tokens is None:
-        return None
-    return {
-        "name": name,
-        "change": change,
-        "bytes_per_token": cache.bytes_per_token(d.model, d.stored, bare, after_windows=False),
-        "kv_tokens": capacity.kv_tokens,
-        "max_concurrency": capacity.max_concurrency,
-        **dict.fromkeys(_LATER),
-        "note": "",
-    }

@@ -6,11 +6,14 @@ from typing import Any
 
 from kvplan.cost import cache
 from kvplan.cost.cache import Stored
+from kvplan.cost.estimate import Clock
 from kvplan.cost.growth import Growth, Slope, growth_of
+from kvplan.cost.step import Step
 from kvplan.engines.deployment import Deployment
 from kvplan.figure import bare
 from kvplan.model.model import Model
-from kvplan.verbs import floor
+from kvplan.serve.load import Load, Policy
+from kvplan.verbs import phases
 
 POINTS = 160
 
@@ -61,14 +64,18 @@ def memory_parts(memory: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in rows if row["bytes"] is not None]
 
 
-def decode_over_batch(d: Deployment, prompt: int, output: int, pool_bytes: int) -> list[dict[str, Any]]:
+def decode_over_batch(
+    d: Deployment, clock: Clock, load: Load, policy: Policy, pool_bytes: int
+) -> list[dict[str, Any]]:
     """The floor of a decode step at batches of powers of two and at the largest that the pool holds."""
-    each = cache.bytes_per_sequence(d.model, d.stored, prompt + output, bare)
+    length = load.depth + load.prompt_tokens + load.output_tokens
+    each = cache.bytes_per_sequence(d.model, d.stored, length, bare)
     batches = {2**power for power in range(13)}
     full = pool_bytes // each if each else 0
     rows = []
     for batch in sorted(batches | {full} if 0 < full < max(batches) else batches):
-        compute, memory = floor.decode_seconds(d, prompt, output, batch)
+        step = Step(policy.stage_share(batch), load.middle_context, load.drafts + 1)
+        compute, memory = phases.floor_parts(clock, step)
         rows.append(
             {
                 "batch": batch,

@@ -24,7 +24,7 @@ from kvplan.serve.load import Policy
 from kvplan.verbs.deploy import with_flags
 from kvplan.verbs.verdict import LENGTHS, most_running
 
-_BUDGET_FLAGS = {
+BUDGET_FLAGS = {
     "vllm": "max_num_batched_tokens",
     "sglang": "chunked_prefill_size",
     "tensorrt-llm": "max_num_tokens",
@@ -107,7 +107,7 @@ def clock_of(d: Deployment) -> Clock:
 def budget_of(d: Deployment, leaf: Leaf = bare) -> Any:
     """Tokens one step carries at most: the engine's flag, else its default."""
     engine, flags = d.setup.engine, d.setup.flags
-    name = _BUDGET_FLAGS.get(engine, "")
+    name = BUDGET_FLAGS.get(engine, "")
     stated = flags.get(name)
     if stated and stated > 0:
         return leaf(name, int(stated), "token", Source(Trust.STATED, f"--{name.replace('_', '-')}"))
