@@ -137,7 +137,7 @@ def bound(part: dict[str, Any], answer: dict[str, Any]) -> str:
     intensity, ridge = part["arithmetic_intensity"], answer["ridge_point"]
     if intensity is None or (part["bound"] == "compute") != (intensity > ridge):
         return f"{part['bound']}-bound where experts are spread; the floor reads the fewest"
-    return f"{part['bound']}-bound: {intensity:,.0f} FLOP/B against a ridge of {ridge:,.0f}"
+    return f"{part['bound']}-bound: {intensity:,.0f} FLOP/B, ridge {ridge:,.0f}"
 
 
 def _batches(out: Console, batches: dict[str, Any]) -> None:

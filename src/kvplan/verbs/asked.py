@@ -8,6 +8,7 @@ from typing import Any
 from kvplan.cost import cache
 from kvplan.engines.deployment import Deployment
 from kvplan.errors import BadInput, shown
+from kvplan.facts.drafters import keeps
 from kvplan.figure import Leaf, Source, Trust, bare
 from kvplan.serve.load import Load
 from kvplan.units import parse_seconds
@@ -18,6 +19,9 @@ from kvplan.verbs.verdict import LENGTHS, most_running
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
 ACCEPTANCE = 0.7
+_DRAFTER = Source(
+    Trust.ASSUMED, "a drafter of one layer, as EAGLE and MTP, unless --speculative-config names n-grams"
+)
 _LATER = {
     "trace": "replays a trace in kvplan simulate; give --batch, --concurrency or --rate",
     "seed": "is for kvplan simulate, which draws requests; latency draws none",
@@ -45,6 +49,7 @@ class Asked:
     source: Source
     lengths_source: Source
     acceptance_source: Source
+    draft_layers: float = 1.0
     ttft: float | None = None
     tpot: float | None = None
 
@@ -63,6 +68,7 @@ class Asked:
             leaf("shared_prefix_tokens", self.shared, "token", said) if self.shared else 0,
             leaf("speculative_tokens", self.drafts, "token", said) if self.drafts else 0,
             leaf("acceptance", self.acceptance, "", self.acceptance_source) if self.drafts else 0.0,
+            leaf("draft_layers", self.draft_layers, "layer", _DRAFTER) if self.drafts else 0,
         )
 
     def document(self, leaf: Leaf = bare) -> dict[str, Any]:
@@ -130,6 +136,7 @@ def asked_of(
         source=said,
         lengths_source=Source(Trust.STATED, "as asked, or its default"),
         acceptance_source=source,
+        draft_layers=_draft_layers(d),
         ttft=_time("--ttft", ttft),
         tpot=_time("--tpot", tpot),
     )
@@ -166,6 +173,13 @@ def _drafts(d: Deployment, given: int | None, acceptance: float | None) -> tuple
     if not drafts:
         raise BadInput("--acceptance: nothing is drafted; give --speculative-tokens too")
     return drafts, float(acceptance), Source(Trust.STATED, "--acceptance")
+
+
+def _draft_layers(d: Deployment) -> float:
+    """Layers that a drafted token passes: one, or none where it is looked up."""
+    config = d.setup.flags.get("speculative_config")
+    method = config.get("method") if isinstance(config, dict) else None
+    return 0.0 if isinstance(method, str) and keeps(method) == "nothing" else 1.0
 
 
 def _amount(

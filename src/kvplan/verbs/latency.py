@@ -281,7 +281,9 @@ def _notes(d: Deployment, asked: Asked, found: Served | None, policy: Policy) ->
         held = count_text(int(policy.running) * dealt(d).replicas)
         notes.append(f"{count_text(asked.amount)} sequences are asked and {held} run at once: the rest wait")
     if asked.drafts:
-        notes.append("the drafter's own time is not counted")
+        notes.append(
+            "a drafted token is taken to pass one decoder layer and the head, as under EAGLE and MTP"
+        )
     return notes
 
 
@@ -290,9 +292,8 @@ def _basis(d: Deployment, clock: Clock, mode: str) -> list[str]:
     on, name = serving_fitted_on(), f"{d.setup.engine} on {clock.accelerator.name}"
     measured = is_measured(clock.engine, clock.accelerator.key)
     among = f"{name} is among them" if measured else f"none is of {name}: its nearest relatives stand in"
-    found = [
-        f"estimates: {fitted_on()['package']}'s kernels and {on['rows']:,} serving measurements; {among}"
-    ]
+    kernels = fitted_on()["package"].split(" (")[0]
+    found = [f"estimates: kernels of {kernels} and {on['rows']:,} serving measurements; {among}"]
     spread = spread_of(clock, kind_of("tpot_seconds", mode))
     if spread is not None:
         found.append(

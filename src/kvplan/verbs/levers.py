@@ -93,7 +93,7 @@ def _of_load(d: Deployment, asked: Asked) -> Iterator[Lever]:
     if not asked.drafts:
         drafted = replace(asked, drafts=_DRAFTS, acceptance=ACCEPTANCE)
         change = {"speculative_tokens": _DRAFTS, "acceptance": ACCEPTANCE}
-        note = f"assumes that {ACCEPTANCE:g} of drafted tokens stand; the drafter's own time is not counted"
+        note = f"assumes that {ACCEPTANCE:g} of drafted tokens stand, each drafted by one layer and the head"
         yield Lever(f"{_DRAFTS} tokens drafted a step", change, d, drafted, note)
     if not asked.shared and asked.prompt_tokens > 1:
         half = asked.prompt_tokens // 2
