@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test test-real test-engines test-vllm check bench kernels clean
+.PHONY: demo test test-real test-engines test-vllm check bench kernels accuracy clean
 
 demo: $(STAMP)  ## set up, then a first plan
 	$(BIN)/kvplan plan meta-llama/Llama-3.1-70B-Instruct --gpu h100 --tp 4
@@ -32,6 +32,7 @@ check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/agreement.py --check > /dev/null
+	$(BIN)/python tools/accuracy.py --check
 
 bench: $(STAMP)  ## how fast, as ratios measured in one run
 	$(BIN)/python benchmarks/size.py
@@ -46,6 +47,10 @@ kernels: $(STAMP)  ## fit the kernels again: fetches 82 MB of timings, writes ke
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check $(WHEEL) -d "$$folder" $(TIMINGS) && \
 	$(BIN)/python -m zipfile -e "$$folder"/*.whl "$$folder/wheel" && \
 	$(BIN)/python tools/fit_kernels.py --wheel "$$folder/wheel"
+
+accuracy: $(STAMP)  ## fit what serving adds to kernels again and cross-validate it: some ten minutes
+	$(BIN)/python tools/fit_serving.py
+	$(BIN)/python tools/accuracy.py > /dev/null
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -133,6 +133,7 @@ class Clock:
         self.scales = scales or {}
         self.accelerator = accelerator
         self.engine = era_of(engine, version)
+        self.dequantises = engine in store.toml("efficiency/classes.toml")["dequantises"]["engines"]
         self.version = version
         self.bandwidth = accelerator.bytes_per_second
         self.layer_seconds = self.fit("layer_seconds")
@@ -318,7 +319,7 @@ class Clock:
     def peak(self, item: Item) -> tuple[float, str]:
         """The dense peak an operation's arithmetic runs at, and the format it is that of."""
         a = self.accelerator
-        if self.engine == "llama.cpp":
+        if self.dequantises:
             sixteen = half_accumulate(a.key) or a.peak("fp16") or a.peak("bf16")
             return sixteen or 1.0, "fp16"
         return peak_of(a, item.compute)
@@ -327,7 +328,7 @@ class Clock:
         """The fastest arithmetic an operation may run in on that accelerator."""
         a = self.accelerator
         names = [item.compute]
-        if self.engine == "llama.cpp" and kernel_format(item.format) not in ("bf16",):
+        if self.dequantises and kernel_format(item.format) != "bf16":
             names.append("int8")
         found = [peak_of(a, name)[0] for name in names]
         return max([*found, half_accumulate(a.key) or 0.0] if item.compute in ("bf16", "fp16") else found)

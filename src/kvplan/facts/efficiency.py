@@ -8,6 +8,7 @@ engine with a weight format, and links over a shared bus.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +49,7 @@ def era_of(engine: str, version: str | None) -> str:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    digits = [part for part in version.replace("-", ".").split(".") if part.isdigit()]
-    return tuple(int(part) for part in digits[:2])
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 @functools.lru_cache(maxsize=8192)

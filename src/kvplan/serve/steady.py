@@ -23,6 +23,14 @@ from kvplan.serve.prompt import (
     prompt_seconds,
     prompts_seconds,
 )
+from kvplan.serve.waits import (
+    burst_seconds,
+    fed_service_seconds,
+    first_token_seconds,
+    queue_seconds,
+    slot_seconds,
+    waiting_seconds,
+)
 
 _STEADY = Source(
     Trust.ENGINE_RULE, "as many as keep arrivals and departures equal, found by repeating these formulas"
@@ -66,50 +74,6 @@ def token_seconds(step_seconds: Number, sequences: Number, steps: Number, prompt
 def e2e_seconds(ttft_seconds: Number, tpot_seconds: Number, output_tokens: Number) -> Number:
     """From submission to the last token."""
     return ttft_seconds + (output_tokens - 1) * tpot_seconds
-
-
-@formula("s", "Pollaczek-Khinchine for equal service times (M/D/1)")
-def queue_seconds(utilisation: Number, prompt_seconds: Number) -> Number:
-    """Waiting behind other prompts that arrive at random."""
-    return utilisation / (2 * (1 - utilisation)) * prompt_seconds
-
-
-@formula("s", "a run starts with all of its requests at once; `share` of that wait is in a request's mean")
-def burst_seconds(
-    concurrency: Number, prompt_seconds: Number, admit_seconds: Number, share: Number
-) -> Number:
-    """Half the prompts of a burst come before one's own."""
-    return share * (concurrency - 1) / 2 * (prompt_seconds + admit_seconds)
-
-
-@formula("s", "decoding goes on between the chunks of a prompt")
-def first_token_seconds(
-    request_seconds: Number,
-    steps_under_way: Number,
-    token_seconds: Number,
-    prompt_factor: Number,
-    prompt_seconds: Number,
-    other_chunks: Number,
-    step_seconds: Number,
-) -> Number:
-    """What a request meets before its first token: the front end, steps under way, its own prompt."""
-    return (
-        request_seconds
-        + steps_under_way * token_seconds
-        + prompt_factor * (prompt_seconds + other_chunks * step_seconds)
-    )
-
-
-@formula("s", "Little's law: those beyond what runs at once wait")
-def waiting_seconds(concurrency: Number, requests_per_second: Number, service_seconds: Number) -> Number:
-    """Waiting for a place among those that run."""
-    return concurrency / requests_per_second - service_seconds
-
-
-@formula("s", "Little's law: more than one step's budget feeds wait for their prompts")
-def fed_service_seconds(decoding_seconds: Number, running: Number, fed: Number) -> Number:
-    """From the start to the last token where steps are full of prompts."""
-    return decoding_seconds * running / fed
 
 
 @formula("request/s")
@@ -261,7 +225,7 @@ def _round(
     ttft = (
         _first(clock, load, policy, front, tpot, step, leaf)
         + burst_seconds(most_running, packed, front.admit_seconds, front.burst_share)
-        + front.slot_share * taken / concurrency
+        + slot_seconds(front.slot_share, taken, most_running)
     )
     full = fed_service_seconds(taken, most_running, fed) - (load.output_tokens - 1) * tpot
     ttft = named("first_token_seconds_running", "s", most(ttft, full))

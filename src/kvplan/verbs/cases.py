@@ -230,7 +230,7 @@ def _amount(row: Mapping[str, Any], mode: str) -> float | None:
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not rate > 0:
             raise BadInput(f"request_rate: {shown(rate)} is not a number above 0")
         return float(rate)
-    return float(_whole(row, "concurrency_or_batch", 1 if mode.startswith("llama") else None, 1))
+    return _whole(row, "concurrency_or_batch", 1 if mode.startswith("llama") else None, 1)
 
 
 @dataclass(frozen=True, slots=True)
