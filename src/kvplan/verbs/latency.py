@@ -154,6 +154,9 @@ def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
     replicas = dealt(d).replicas
     prompts, running, found = _loaded(d, clock, load, policy, asked, leaf)
     serving = serving_part(clock, found, asked.mode, leaf, replicas) if found else _nothing()
+    if asked.output_tokens == 1:  # there is no further token
+        for part in (serving, serving["low"], serving["high"]):
+            part["tpot_seconds"] = None
     if asked.mode != "rate":
         serving["concurrency"] = leaf(asked.mode, asked.amount, "sequence", asked.source)
     simple, rule = plain(load), plain(policy)
