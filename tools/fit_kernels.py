@@ -113,7 +113,7 @@ def fitted_on(wheel: Path) -> dict[str, Any]:
         " bytes / (bandwidth * memory) + tiles * tile_seconds, steps * depth_seconds),"
         " of what tools/kernels_read.py counts; collectives: tools/kernels_links.py",
         "weights": "as many rows of each half-decade of time, soft L1 in log time",
-        "values": "those of the engine in `of`, the quickest on the timings of all; a figure left out is nothing",
+        "values": "those of the engine in `of`, the quickest on all timings; a figure left out is nothing",
         "fits": "rows, median error and its 90th percentile of each engine's own fit (docs/kernels.md)",
         "merged": "median error, bias and 90th percentile of the values here on the timings of all of them",
     }  # fmt: skip

@@ -45,15 +45,15 @@ under 256 wide, windowed decodes, more than 16 query heads a cached head, and ex
 spread evenly.
 
 kernels.json has one row an accelerator, operation and format: the fit of the engine that is the quickest on
-all engines' timings, as they take over one another's kernels before long; a fit that misses a tenth of its own
-timings by four fifths is passed over. How much an engine as served falls short of it is what
+all engines' timings, as they take over one another's kernels before long; a fit that misses a tenth of its
+own timings by four fifths is passed over. How much an engine as served falls short of it is what
 `facts/efficiency/serving.json` is fitted for. An accelerator without timings takes the median of its
 generation, and failing that of all (`src/kvplan/facts/kernels.py`); such a figure counts as assumed.
 """
 
 FAILS = {
-    "merged": """The quickest engine's fit, on the timings of all engines; errors in per cent: each engine's own
-fit on its own timings, and the shipped values on the timings of all engines; a negative bias is told faster
+    "merged": """The quickest engine's fit, on the timings of all engines; errors in per cent: each engine's
+own fit on its own timings, and the shipped values on the timings of all; a negative bias is told faster
 than timed, and `furthest` is the accelerator where it is most so.""",
     "poor": """Fits of which half the rows miss by more than 20 %, or a tenth by more than 60 %, worst
 first; the region is the one that misses most, error and bias in per cent.
