@@ -227,8 +227,12 @@ def _record(symbol: str, compute: Callable[[Any, Any], Any], a: Number, b: Numbe
 
 
 def _choice(symbol: str, compute: Callable[..., Any], *xs: Number) -> Number:
-    if all(type(x) is float or type(x) is int for x in xs):  # by far the most calls: one case of many
-        return cast(Number, compute(*xs))
+    for x in xs:
+        if type(x) is not float and type(x) is not int:
+            break
+    else:  # by far the most calls: one case of many
+        plain_value: Number = compute(*xs)
+        return plain_value
     if any(hasattr(x, "dtype") for x in xs):
         return cast(Number, _on_arrays(symbol, xs))
     if any(isinstance(x, Figure) for x in xs):

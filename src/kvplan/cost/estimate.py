@@ -92,6 +92,11 @@ def exchange_seconds(start_seconds: Number, wire_bytes: Number, link: Number) ->
     return start_seconds + wire_bytes / link
 
 
+def _given(leaf: Leaf, owner: str, what: str, value: float, unit: str, source: Source) -> Any:
+    """A rate or a share as an input; its name is made only where it is read."""
+    return value if leaf is bare else leaf(f"{owner}_{what}", value, unit, source)
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
     """One operation's share of a step, all layers: estimate, floor, and what binds it."""
@@ -228,7 +233,7 @@ class Clock:
 
     def _item_floor(self, item: Item, leaf: Leaf) -> Any:
         c = self.constants(item)
-        peak = leaf(f"{item.compute}_peak", c.floor_peak, "FLOP/s", self._peak_source)
+        peak = _given(leaf, item.compute, "peak", c.floor_peak, "FLOP/s", self._peak_source)
         rate = leaf("bytes_per_second", self.bandwidth, "B/s", self._bandwidth_source)
         return floor_seconds(item.least_flops, peak, item.least_bytes, rate)
 
@@ -238,20 +243,20 @@ class Clock:
         c = self.constants(item)
         k = c.kernel
         source = k.source
-        peak = leaf(f"{item.compute}_peak", c.peak, "FLOP/s", self._peak_source)
+        peak = _given(leaf, item.compute, "peak", c.peak, "FLOP/s", self._peak_source)
         rate = leaf("bytes_per_second", self.bandwidth, "B/s", self._bandwidth_source)
-        of_peak = leaf(f"{item.kind}_share_of_peak", k.compute * c.compute, "", source)
-        of_rate = leaf(f"{item.kind}_share_of_bandwidth", k.memory * c.memory, "", source)
+        of_peak = _given(leaf, item.kind, "share_of_peak", k.compute * c.compute, "", source)
+        of_rate = _given(leaf, item.kind, "share_of_bandwidth", k.memory * c.memory, "", source)
         flops = item.flops if not k.pad else item.flops + k.pad * item.pad_flops
         busy = memory_seconds(item.bytes, rate, of_rate)
         if k.tile_seconds:
             busy = busy + item.tiles * k.tile_seconds
         return operation_seconds(
-            leaf(f"{item.kind}_launch_seconds", k.launch_seconds, "s", source),
+            _given(leaf, item.kind, "launch_seconds", k.launch_seconds, "s", source),
             k.moved_bytes * item.moved / rate if k.moved_bytes else 0,
             compute_seconds(flops, peak, of_peak),
             busy,
-            leaf(f"{item.kind}_depth_seconds", k.depth_seconds, "s", source) * item.depth
+            _given(leaf, item.kind, "depth_seconds", k.depth_seconds, "s", source) * item.depth
             if k.depth_seconds
             else 0,
         )
@@ -260,8 +265,8 @@ class Clock:
         link, speed, scale, start_scale = self._link_of(item)
         ranks, source = item.ranks, link.source
         start = (link.launch_seconds + link.rank_seconds * (ranks - 1)) * start_scale
-        first = leaf(f"{item.kind}_start_seconds", start, "s", source)
-        reached = leaf(f"{item.kind}_bytes_per_second", speed * link.link * scale, "B/s", source)
+        first = _given(leaf, item.kind, "start_seconds", start, "s", source)
+        reached = _given(leaf, item.kind, "bytes_per_second", speed * link.link * scale, "B/s", source)
         if item.kind == "send":
             return exchange_seconds(first, item.bytes, reached)
         passes = 2 if item.kind == "all_reduce" else 1

@@ -120,6 +120,11 @@ def touched_experts(experts: Number, per_token: Number, tokens: Number, ep: Numb
     return distinct_experts(experts, per_token, tokens) / ep
 
 
+def _given(leaf: Leaf, owner: str, what: str, value: float, unit: str) -> Any:
+    """An operation's own shape as an input; its name is made only where it is read."""
+    return value if leaf is bare else leaf(f"{owner}_{what}", value, unit, _SHAPE)
+
+
 def items_of(ops: Operations, step: Step, leaf: Leaf = bare) -> list[Item]:
     """Every operation of that step, in the order of the layers; one layer's amounts."""
     step = step.floating()
@@ -140,9 +145,9 @@ def _matmul(m: Matmul, ops: Operations, step: Step, leaf: Leaf) -> Item:
     inputs: Any = m.inputs
     weight: Any = m.weight_bytes
     if leaf is not bare:
-        outputs = leaf(f"{m.name}_outputs", m.outputs, "value", _SHAPE)
-        inputs = leaf(f"{m.name}_inputs", m.inputs, "value", _SHAPE)
-        weight = leaf(f"{m.name}_bytes", m.weight_bytes, "B", _SHAPE)
+        outputs = _given(leaf, m.name, "outputs", m.outputs, "value")
+        inputs = _given(leaf, m.name, "inputs", m.inputs, "value")
+        weight = _given(leaf, m.name, "bytes", m.weight_bytes, "B")
     flops = named(f"{m.name}_flops", "FLOP", product_flops(outputs, inputs, rows))
     return Item(
         m.name,
@@ -204,9 +209,9 @@ def _decoding(a: Attend, step: Step, sequences: Any, leaf: Leaf) -> Item:
     read = pairs.read_slots(at, a.name, step.context, leaf)
     each = at.key_width + (at.value_width or at.key_width)
     each = 2 * latent.kv_rank + latent.rope_width if latent else each
-    heads = leaf(f"{a.name}_heads", a.query_heads, "head", _SHAPE)
-    widths = leaf(f"{a.name}_widths", each, "value", _SHAPE)
-    slot = leaf(f"{a.name}_slot_bytes", a.slot_bytes, "B", _SHAPE)
+    heads = _given(leaf, a.name, "heads", a.query_heads, "head")
+    widths = _given(leaf, a.name, "widths", each, "value")
+    slot = _given(leaf, a.name, "slot_bytes", a.slot_bytes, "B")
     queries = sequences * step.positions
     flops = queries * scored_flops(heads, widths, read)
     cache = sequences * read * slot
@@ -239,8 +244,8 @@ def _prompting(a: Attend, step: Step, prompts: Any, leaf: Leaf) -> Item:
     counted = pairs.prompt_pairs(at, a.name, end, leaf) - pairs.prompt_pairs(at, a.name, step.depth, leaf)
     each = at.key_width + (at.value_width or at.key_width)
     each = latent.nope_width + latent.rope_width + latent.value_width if latent else each
-    heads = leaf(f"{a.name}_heads", a.query_heads, "head", _SHAPE)
-    widths = leaf(f"{a.name}_prefill_widths", each, "value", _SHAPE)
+    heads = _given(leaf, a.name, "heads", a.query_heads, "head")
+    widths = _given(leaf, a.name, "prefill_widths", each, "value")
     flops = prompts * scored_flops(heads, widths, counted)
     kept = pairs.kept_slots(at, a.name, end, bare)
     if at.index_width:
@@ -268,7 +273,7 @@ def _prompting(a: Attend, step: Step, prompts: Any, leaf: Leaf) -> Item:
 
 def _recur(r: Recur, ops: Operations, step: Step, leaf: Leaf) -> Item:
     sequences = (step.decoding + step.prompts) / ops.ranks.attention_dp
-    values = leaf(f"{r.name}_values", r.values, "value", _SHAPE)
+    values = _given(leaf, r.name, "values", r.values, "value")
     moved = named(f"{r.name}_bytes", "B", 2 * sequences * values * r.value_bytes)
     rows = step.tokens / ops.ranks.attention_dp
     return Item(
@@ -292,5 +297,5 @@ def _exchange(e: Exchange, ops: Operations, step: Step, leaf: Leaf) -> Item:
     tokens = step.tokens
     if e.name == "attention_all_reduce" and ops.ranks.attention_dp > 1:
         tokens = share(tokens, ops.ranks.attention_dp)
-    each = leaf(f"{e.name}_token_bytes", e.token_bytes, "B/token", _SHAPE)
+    each = _given(leaf, e.name, "token_bytes", e.token_bytes, "B/token")
     return Item(e.name, e.kind, "bfloat16", "bf16", e.layers, bytes=tokens * each, ranks=e.ranks)
