@@ -20,6 +20,7 @@ LOADS: tuple[dict[str, Any], ...] = (
     {"batch": 8},
     {"concurrency": 64, "tpot": 0.05},
     {"rate": 0.5, "prompt_tokens": 20_000},
+    {"batch": 4, "speculative_tokens": 2},
     {"concurrency": 4, "speculative_tokens": 3, "context_depth": 500, "shared_prefix_tokens": 1000},
 )
 TIMES = {"seconds", "step_seconds", "lower_bound_seconds", "low_seconds", "high_seconds"}
@@ -56,11 +57,64 @@ def test_operations_sum_to_the_estimate() -> None:
         assert spent == pytest.approx(answer[name][key])
 
 
+@pytest.mark.parametrize("split", [{}, {"tp": 2}, {"pp": 2}])
+def test_a_step_with_drafts_has_the_drafting_in_it(split: dict[str, int]) -> None:
+    words = {"gpu": "h100", "batch": 8, **split}
+    plain = kvplan.latency("llama-3.1-8b", **words)["decode"]
+    answer = kvplan.latency("llama-3.1-8b", speculative_tokens=3, acceptance=0.0, **words)
+    decode, rows = answer["decode"], {row["name"]: row for row in answer["operations"]["decode"]}
+    assert decode["step_seconds"] == pytest.approx(answer["serving"]["tpot_seconds"])
+    assert decode["step_seconds"] == pytest.approx(sum(row["seconds"] for row in rows.values()))
+    assert rows["drafting"]["seconds"] > 0
+    assert decode["step_seconds"] - rows["drafting"]["seconds"] > plain["step_seconds"]
+    assert decode["lower_bound_seconds"] <= decode["low_seconds"] <= decode["step_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine"),
+    [("mi355x", "vllm"), ("rtx5090", "sglang"), ("gaudi3", "vllm"), ("m4-max", "llama.cpp"),
+     ("h100", "transformers")],
+)  # fmt: skip
+def test_what_was_never_measured_is_assumed_and_its_interval_no_narrower(gpu: str, engine: str) -> None:
+    words: dict[str, Any] = {"batch": 1, "kv_cache_dtype": "auto"}
+    known = kvplan.latency("llama-3.1-8b", gpu="h100", **words)
+    answer = kvplan.latency("llama-3.1-8b", gpu=gpu, engine=engine, **words)
+    assert any(said.startswith(f"assumed: {engine} on ") for said in answer["basis"])
+    assert not any(said.startswith("assumed") for said in known["basis"])
+    for figure in ("ttft_seconds", "tpot_seconds", "output_tokens_per_second"):
+        (low, high), (near, far) = (
+            (s["low"][figure] / s[figure], s["high"][figure] / s[figure])
+            for s in (answer["serving"], known["serving"])
+        )
+        assert low <= near + 1e-12
+        assert high >= far - 1e-12
+        assert low <= 1 <= high
+
+
 def test_replicas_multiply_rates_and_leave_times() -> None:
     one = kvplan.latency("llama-3.1-8b", gpu="h100", concurrency=16)["serving"]
     two = kvplan.latency("llama-3.1-8b", gpu="h100", dp=2, concurrency=32)["serving"]
     assert two["tpot_seconds"] == pytest.approx(one["tpot_seconds"])
     assert two["output_tokens_per_second"] == pytest.approx(2 * one["output_tokens_per_second"])
+
+
+@pytest.mark.parametrize("load", [{"concurrency": 1}, {"batch": 3}, {"batch": 1}], ids=str)
+def test_replicas_without_a_request_add_nothing(load: dict[str, int]) -> None:
+    (amount,) = load.values()
+    one = kvplan.latency("llama-3.1-8b", gpu="h100", **{k: -(-v // 2) for k, v in load.items()})["serving"]
+    two = kvplan.latency("llama-3.1-8b", gpu="h100", dp=2, **load)["serving"]
+    assert two["ttft_seconds"] == pytest.approx(one["ttft_seconds"])
+    each = one["output_tokens_per_second"] / one["concurrency"]
+    assert two["output_tokens_per_second"] == pytest.approx(amount * each)
+    assert two["concurrency"] == amount
+
+
+@pytest.mark.parametrize("rate", [0.01, 3, 1000])
+def test_concurrency_is_a_whole_number_under_a_rate_too(rate: float) -> None:
+    answer = kvplan.latency("llama-3.1-8b", gpu="h100", rate=rate)
+    assert type(answer["serving"]["concurrency"]) is int
+    alone = kvplan.latency("llama-3.1-8b", gpu="h100", batch=1)["decode"]
+    assert answer["decode"]["step_seconds"] >= alone["step_seconds"]
 
 
 def test_what_does_not_fit_has_no_serving_figures_and_says_so() -> None:
@@ -106,6 +160,7 @@ def test_a_command_is_read_as_fit_reads_it() -> None:
         (("--gpu", "h100", "--tpot", "20"), "write a unit"),
         (("--gpu", "h100", "--acceptance", "0.5"), "give --speculative-tokens too"),
         (("--gpu", "h100", "--rate", "nan"), "--rate: nan"),
+        (("--gpu", "h100", "--tp", "16", "--dcp", "2"), "--dcp: 2 ranks would share a context"),
     ],
 )
 def test_bad_words_are_one_line_and_status_2(

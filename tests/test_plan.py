@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kvplan
+from kvplan.errors import BadInput
+from kvplan.faces.cli import main
 from kvplan.facts.accelerators import accelerators, find_accelerator
 from kvplan.facts.catalogue import entries
 
@@ -201,3 +204,56 @@ def test_no_launch_is_promised_that_cannot_start() -> None:
     assert shorter["launch"].endswith(f"--max-model-len {longest}")
     longer = kvplan.plan("qwen3-8b", gpu="h100", max_model_len=100_000)
     assert longer["launch"].startswith("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 ")
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"concurrency": 64, "context_depth": 1000},
+        {"rate": 2.0, "shared_prefix_tokens": 500},
+        {"batch": 8, "speculative_tokens": 3, "acceptance": 0.6},
+    ],
+    ids=str,
+)
+def test_a_plan_takes_the_loads_of_latency_and_answers_the_same(load: dict[str, Any]) -> None:
+    found = kvplan.plan("llama-3.1-8b", gpu="h100", **load)
+    alone = kvplan.latency("llama-3.1-8b", gpu="h100", **load)
+    for part in ("prefill", "decode", "serving"):
+        assert found["latency"][part] == alone[part]
+    assert load.items() <= found["load"].items()
+    assert found["fit"]["capacity"]["fits"]
+
+
+def test_so_many_users_must_fit_at_once_and_a_rate_may_queue() -> None:
+    assert kvplan.plan("llama-3.1-8b", gpu="h100", concurrency=10_000)["fit"]["capacity"]["fits"] is False
+    assert kvplan.plan("llama-3.1-8b", gpu="h100", rate=10_000.0)["fit"]["capacity"]["fits"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--rate", "2"), "2 requests a second, queueing included"),
+        (("--concurrency", "8"), "decode with 8 users is memory-bound"),
+        (("--batch", "8"), "decode at batch 8 is memory-bound"),
+    ],
+)
+def test_the_page_says_the_load(
+    words: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "llama-3.1-8b", "--gpu", "h100", *words])
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"batch": 2, "concurrency": 2}, "--concurrency: --batch is given too"),
+        ({"rate": -1.0}, "--rate: -1.0 is not requests a second"),
+        ({"tp": 16, "dcp": 2}, "--dcp: 2 ranks would share a context"),
+        ({"seed": 3}, "--seed: is for kvplan simulate"),
+    ],
+)
+def test_a_load_that_cannot_be_used_is_an_error(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)):
+        kvplan.plan("llama-3.1-8b", gpu="h100", **words)

@@ -174,23 +174,23 @@ def plan(
     kv_cache_dtype: options.Kv = "auto",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "",
-    prompt_tokens: Annotated[
-        int, typer.Option(help="tokens of one prompt; 2,048 else", show_default=False)
-    ] = 0,
-    output_tokens: Annotated[int, typer.Option(help="tokens of one output")] = 256,
-    batch: Annotated[
-        int,
-        typer.Option(
-            help="sequences that start together; as many as fit, at most 32, else", show_default=False
-        ),
-    ] = 0,
+    dcp: Annotated[int, typer.Option(hidden=True)] = 1,
+    prompt_tokens: options.Prompt = 0,
+    output_tokens: options.Output = 0,
+    batch: options.Batch = 0,
+    concurrency: options.Concurrency = 0,
+    rate: options.Rate = 0.0,
+    context_depth: options.Depth = 0,
+    shared_prefix_tokens: options.Shared = 0,
+    speculative_tokens: options.Drafts = 0,
+    acceptance: options.Acceptance = 0.0,
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
     check: options.Check = False,
     **engine_flags: Any,
 ) -> None:
-    """The one-page answer: memory, capacity, floors of prefill and decode, limits, levers, launch."""
+    """The one-page answer: memory, capacity, times at a load, limits, levers, launch."""
     answer = kvplan.plan(**output.asked())
     asked = {"gpu": gpu, "tp": tp, **answer["load"]}
     output.draw(plot, answer, "plan")

@@ -6,6 +6,7 @@ from typing import Any
 
 from kvplan.errors import BadInput
 from kvplan.faces import picture
+from kvplan.faces.latency_report import amount_text
 from kvplan.verbs.answer import Answer
 
 
@@ -23,7 +24,7 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         return _over_batch(answer, rows)
     of, load, roof = rows["of"], answer["load"], rows["roofline"]
     lengths = f"{load['prompt_tokens']:,} prompt + {load['output_tokens']:,} output tokens a sequence"
-    served = f"{of}; {lengths}, batch {load['batch']:,}"
+    served = f"{of}; {lengths}, {amount_text(load)}"
     return [
         picture.memory_split(rows["memory"], answer["fit"]["memory"]["accelerator_bytes"], of),
         picture.cache_growth(rows["growth"], of),

@@ -12,11 +12,7 @@ from kvplan.errors import BadInput
 from kvplan.faces import options, output
 from kvplan.faces.engine_options import takes_engine_flags
 
-_LOAD, _GOALS = "load: one of batch, concurrency and rate", "goals"
-
-
-def _lengths(help: str) -> Any:
-    return typer.Option(help=help, rich_help_panel=_LOAD, show_default=False)
+_GOALS = "goals"
 
 
 def _goal(name: str, help: str) -> Any:
@@ -39,16 +35,17 @@ def latency(
     pp: options.Pp = 1,
     dp: Annotated[int, typer.Option(help="data-parallel replicas")] = 1,
     ep: Annotated[int, typer.Option(help="expert-parallel ranks")] = 1,
+    dcp: Annotated[int, typer.Option(hidden=True)] = 1,
     attention_dp: Annotated[int, typer.Option(help="ranks that each attend to their own requests")] = 1,
-    prompt_tokens: Annotated[int, _lengths("tokens of one prompt; 2,048 else")] = 0,
-    output_tokens: Annotated[int, _lengths("tokens of one output; 256 else")] = 0,
-    batch: Annotated[int, _lengths("requests that start together; as many as fit, at most 32, else")] = 0,
-    concurrency: Annotated[int, _lengths("users who ask again once answered")] = 0,
-    rate: Annotated[float, _lengths("requests a second that arrive at random")] = 0.0,
-    context_depth: Annotated[int, _lengths("tokens cached before the prompt")] = 0,
-    shared_prefix_tokens: Annotated[int, _lengths("of the prompt, found in the cache")] = 0,
-    speculative_tokens: Annotated[int, _lengths("tokens drafted a step")] = 0,
-    acceptance: Annotated[float, _lengths("share of drafted tokens that stand; 0.7 else")] = 0.0,
+    prompt_tokens: options.Prompt = 0,
+    output_tokens: options.Output = 0,
+    batch: options.Batch = 0,
+    concurrency: options.Concurrency = 0,
+    rate: options.Rate = 0.0,
+    context_depth: options.Depth = 0,
+    shared_prefix_tokens: options.Shared = 0,
+    speculative_tokens: options.Drafts = 0,
+    acceptance: options.Acceptance = 0.0,
     ttft: Annotated[str, _goal("--ttft", "mean time to the first token to stay within")] = "",
     tpot: Annotated[str, _goal("--tpot", "mean time of a token to stay within")] = "",
     dtype: options.Dtype = "auto",

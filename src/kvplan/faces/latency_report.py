@@ -61,6 +61,13 @@ def load_text(load: dict[str, Any]) -> str:
     return ", ".join([text, *(words.format(load[name]) for name, words in more if name in load)])
 
 
+def amount_text(load: dict[str, Any]) -> str:
+    """How much of a load there is, in short."""
+    if "rate" in load:
+        return f"{load['rate']:g} requests a second"
+    return counted(load["concurrency"], "user") if "concurrency" in load else f"batch {load['batch']:,}"
+
+
 def grid(*justify: str) -> Table:
     """A plain table whose columns stand as said."""
     table = Table.grid(padding=(0, 2), pad_edge=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -79,3 +79,19 @@ Activation = Annotated[
 Graphs = Annotated[
     str, typer.Option("--graph-memory", metavar="SIZE", help="CUDA graphs", rich_help_panel=_MEASURED)
 ]
+
+
+def _load(help: str) -> Any:
+    panel = "load: one of batch, concurrency and rate"
+    return typer.Option(help=help, rich_help_panel=panel, show_default=False)
+
+
+Prompt = Annotated[int, _load("tokens of one prompt; 2,048 else")]
+Output = Annotated[int, _load("tokens of one output; 256 else")]
+Batch = Annotated[int, _load("requests that start together; as many as fit, at most 32, else")]
+Concurrency = Annotated[int, _load("users who ask again once answered")]
+Rate = Annotated[float, _load("requests a second that arrive at random")]
+Depth = Annotated[int, _load("tokens cached before the prompt")]
+Shared = Annotated[int, _load("of the prompt, found in the cache")]
+Drafts = Annotated[int, _load("tokens drafted a step")]
+Acceptance = Annotated[float, _load("share of drafted tokens that stand; 0.7 else")]

@@ -185,12 +185,7 @@ def served_over_batch(rows: list[dict[str, Any]], marks: dict[str, float | None]
     """Throughput and time of a token over users, with where the cache is full and where compute binds."""
     alt = _altair()
     values = [{**row, "ms": row["tpot_seconds"] * 1e3} for row in rows]
-    last = values[-1]["batch"]
-    labels = {
-        "capacity": "{} run at once",
-        "compute": "decode waits for compute from {}",
-        "weights": "weights wait for compute from {}",
-    }
+    rules = _marked(marks, values[-1]["batch"])
     found = []
     for field, title, name in (
         ("output_tokens_per_second", "throughput over users", "output tokens a second"),
@@ -203,14 +198,26 @@ def served_over_batch(rows: list[dict[str, Any]], marks: dict[str, float | None]
             tooltip=["batch:Q", alt.Tooltip(f"{field}:Q", format=",.2f")],
         )
         layers = [line]
-        for i, (mark, label) in enumerate(labels.items()):
-            at = marks[mark]
-            if at and at <= last and not (mark == "weights" and marks["compute"]):
-                side = "right" if at > 16 else "left"
-                text = label.format(count_text(at))
-                layers += _rule({"batch": at}, "batch", text, side, down=14 * i)
+        for row, (at, label, side) in enumerate(rules):
+            layers += _rule({"batch": at}, "batch", label, side, above=True, row=row)
         found.append(alt.layer(*layers))
     return found
+
+
+def _marked(marks: dict[str, float | None], last: float) -> list[tuple[float, str, str]]:
+    """(batch, label, side) of every mark within the curve, so ordered that no rule crosses a label."""
+    labels = {
+        "capacity": "{} run at once",
+        "compute": "decode waits for compute from {}",
+        "weights": "weights wait for compute from {}",
+    }
+    found = []
+    for mark, label in labels.items():
+        at = marks[mark]
+        if at and at <= last and not (mark == "weights" and marks["compute"]):
+            side = "right" if at > last**0.5 else "left"
+            found.append((at, label.format(count_text(at)), side))
+    return sorted(found, key=lambda rule: (rule[2] == "left", rule[0] if rule[2] == "right" else -rule[0]))
 
 
 def roofline(points: list[dict[str, Any]], peak: float, rate: float, of: str) -> Any:
@@ -262,18 +269,22 @@ def _scale(field: str, values: list[dict[str, Any]], colours: dict[str, str]) ->
 
 
 def _rule(
-    at: dict[str, float], field: str, text: str, align: str, *, above: bool = False, down: int = 0
+    at: dict[str, float], field: str, text: str, align: str, *, above: bool = False, row: int = 0
 ) -> tuple[Any, Any]:
-    """A dashed rule across the chart at a value of its x axis, with a label beside or above its end.
+    """A dashed rule across the chart at a value of its x axis, with a label beside its end.
 
-    The label stands `down` pixels further down.
+    `above` the chart the label stands in a row of its own, and the rule reaches up to it.
     """
     alt = _altair()
     place = alt.Chart(alt.Data(values=[at])).encode(x=f"{field}:Q")
-    aside = 0 if above else -5 if align == "right" else 5
+    centred = above and not row
+    aside = 0 if centred else -5 if align == "right" else 5
     label = place.mark_text(align=align, baseline="bottom" if above else "top", dx=aside, fontWeight="bold")
-    top = alt.value(-3 if above else 4 + down)
-    return place.mark_rule(strokeDash=[4, 4]), label.encode(y=top, text=alt.value(text))
+    top = alt.value(-3 - 14 * row if above else 4)
+    rule = place.mark_rule(strokeDash=[4, 4])
+    if row:
+        rule = rule.encode(y=alt.value(-3 - 14 * row), y2=alt.value(_HEIGHT))
+    return rule, label.encode(y=top, text=alt.value(text))
 
 
 def _scaled(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from kvplan.faces import fit_report, latency_report
@@ -187,11 +188,11 @@ def _capacity(out: Console, answer: Answer) -> None:
 
 def _times(out: Console, answer: Answer) -> None:
     latency, load = answer["latency"], answer["load"]
-    batch = f"batch {count_text(load['batch'])}"
-    prompts = f"{counted(load['batch'], 'prompt')} of {count_text(load['prompt_tokens'])}"
+    amount = latency_report.amount_text(load)
+    prompts = f"{counted(latency['load']['prompts'], 'prompt')} of {count_text(load['prompt_tokens'])}"
     out.print(Text("times (of 80 % of measurements; at best, no real step is faster)", style="bold"))
     table = latency_report.grid("left", "right", "left", "left", "left")
-    for key, name, what in (("prefill", "  prefill", prompts), ("decode", "  decode step", batch)):
+    for key, name, what in (("prefill", "  prefill", prompts), ("decode", "  decode step", amount)):
         part = latency[key]
         seconds = part["seconds" if key == "prefill" else "step_seconds"]
         known = latency_report.span(part["low_seconds"], part["high_seconds"])
@@ -200,16 +201,26 @@ def _times(out: Console, answer: Answer) -> None:
         table.add_row(
             name, Text(seconds_text(seconds), style="bold"), known, least, Text(remark, style="dim")
         )
-    rate = latency["serving"]["output_tokens_per_second"]
-    if rate is not None:
-        key = "output_tokens_per_second"
-        low, high = (latency["serving"][side][key] for side in ("low", "high"))
-        known = "" if low is None else f"{count_text(low)} to {count_text(high)}"
-        what = f"{batch}, {count_text(load['output_tokens'])} tokens each, prefill included"
-        table.add_row(
-            "  output", Text(count_text(rate), style="bold"), known, "tokens/s", Text(what, style="dim")
-        )
+    _served(table, latency["serving"], load)
     out.print(table)
+
+
+def _served(table: Table, serving: dict[str, Any], load: dict[str, Any]) -> None:
+    """What users see: of a batch its rate, of a steady load its waits too."""
+    amount = latency_report.amount_text(load)
+    what = f"{amount}, {count_text(load['output_tokens'])} tokens each, prefill included"
+    shown = [("output_tokens_per_second", "  output", count_text, "tokens/s", what)]
+    if "batch" not in load:
+        waits = (
+            ("ttft_seconds", "  TTFT", "queueing included"),
+            ("tpot_seconds", "  TPOT", "others' prompts included"),
+        )
+        shown = [*((key, name, seconds_text, "", f"{amount}, {why}") for key, name, why in waits), *shown]
+    for key, name, text, unit, remark in shown:
+        value, low, high = (row[key] for row in (serving, serving["low"], serving["high"]))
+        known = "" if low is None or high is None else f"{text(low)} to {text(high)}"
+        if value is not None:
+            table.add_row(name, Text(text(value), style="bold"), known, unit, Text(remark, style="dim"))
 
 
 def _sentences(out: Console, title: str, sentences: list[str]) -> None:

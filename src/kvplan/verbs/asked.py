@@ -15,6 +15,7 @@ from kvplan.units import parse_seconds
 from kvplan.verbs import fit as fitting
 from kvplan.verbs.check import whole
 from kvplan.verbs.size import MAX_BATCH, MAX_TOKENS
+from kvplan.verbs.timing import held_tokens
 from kvplan.verbs.verdict import LENGTHS, most_running
 
 DEFAULT_PROMPT, DEFAULT_OUTPUT, DEFAULT_BATCH = 2048, 256, 32
@@ -58,6 +59,10 @@ class Asked:
         """Tokens that one sequence holds at its end."""
         return self.depth + self.prompt_tokens + self.output_tokens
 
+    def held(self, engine: str) -> int:
+        """Tokens that a sequence holds while it runs, as this load and that engine have it."""
+        return held_tokens(engine, self.mode, self.length, self.output_tokens)
+
     def load(self, leaf: Leaf = bare) -> Load:
         """The lengths as the formulas take them."""
         said = self.lengths_source
@@ -96,6 +101,14 @@ def refuse_later(flags: dict[str, Any]) -> None:
         flags.pop(name, None)
 
 
+def at_once(batch: int | None, concurrency: int | None) -> int | None:
+    """Sequences that the load wants at once, checked; None where it does not say."""
+    for name, value in (("--batch", batch), ("--concurrency", concurrency)):
+        if value is not None:
+            return whole(name, value, 1, MAX_BATCH)
+    return None
+
+
 def asked_of(
     d: Deployment,
     *,
@@ -112,6 +125,11 @@ def asked_of(
     tpot: str | float | None = None,
 ) -> Asked:
     """The load, checked against the deployment; raises BadInput naming the option that cannot be used."""
+    if d.setup.dcp > 1:
+        raise BadInput(
+            f"--dcp: {d.setup.dcp} ranks would share a context, which times do not cover; leave it out, or "
+            "ask kvplan fit for the memory"
+        )
     output = _tokens("--output-tokens", output_tokens, DEFAULT_OUTPUT, 1)
     depth = _tokens("--context-depth", context_depth, 0, 0)
     prompt = _prompt(d, prompt_tokens, output, depth)

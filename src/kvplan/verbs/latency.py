@@ -12,16 +12,16 @@ from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput
 from kvplan.facts.efficiency import is_measured, serving_fitted_on
 from kvplan.facts.kernels import fitted_on
-from kvplan.figure import Leaf, Source, Trust, bare, ceiling, least, named, value_of
+from kvplan.figure import Leaf, Source, Trust, bare, ceiling, least, most, named, value_of
 from kvplan.serve import steady
 from kvplan.serve.load import Load, Policy, plain
 from kvplan.serve.steady import Served
 from kvplan.units import bytes_text, count_text
 from kvplan.verbs import series
 from kvplan.verbs.answer import Answer
-from kvplan.verbs.asked import Asked, asked_of, refuse_later
+from kvplan.verbs.asked import Asked, asked_of, at_once, refuse_later
 from kvplan.verbs.batches import batches_part
-from kvplan.verbs.deploy import Size
+from kvplan.verbs.deploy import Size, with_flags
 from kvplan.verbs.described import described
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.phases import interval, operations_part, phase, phase_part, phase_times, ridge, spread_of
@@ -49,6 +49,7 @@ def latency(
     pp: int | None = None,
     dp: int | None = None,
     ep: int | None = None,
+    dcp: int | None = None,
     attention_dp: int | None = None,
     dtype: str | None = None,
     quantization: str | None = None,
@@ -92,6 +93,7 @@ def latency(
         "pp": pp,
         "dp": dp,
         "ep": ep,
+        "dcp": dcp,
         "attention_dp": attention_dp,
         "dtype": dtype,
         "quantization": quantization,
@@ -106,7 +108,7 @@ def latency(
     }
     if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
         raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
-    d, read = described(model, words, flags)
+    d, read = described(model, words, flags, at_once(batch, concurrency))
     asked = asked_of(
         d,
         prompt_tokens=prompt_tokens,
@@ -150,10 +152,11 @@ def deployment_row(d: Deployment) -> dict[str, Any]:
 def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
     """The contract's `latency` document of a deployment under a load, with what goes beside it."""
     clock, load = clock_of(d), asked.load(leaf)
-    policy = policy_of(d, asked.length, leaf)
+    policy = policy_of(d, asked.held(d.setup.engine), leaf)
     replicas = dealt(d).replicas
     prompts, running, found = _loaded(d, clock, load, policy, asked, leaf)
-    serving = serving_part(clock, found, asked.mode, leaf, replicas) if found else _nothing()
+    busy = dealt_out(asked, replicas)[1]
+    serving = serving_part(clock, found, asked.mode, leaf, busy) if found else _nothing()
     if asked.output_tokens == 1:  # there is no further token
         for part in (serving, serving["low"], serving["high"]):
             part["tpot_seconds"] = None
@@ -186,17 +189,27 @@ def _loaded(
     if replicas > 1:
         dp = leaf("replicas", replicas, "", Source(Trust.STATED, f"--dp {d.setup.dp}"))
         share = ceiling(amount, dp) if asked.mode == "batch" else amount / dp
-        share = named("replica_share", "", share)
-    found = served(clock, load, policy, asked.mode, share, leaf) if room(d, policy) else None
+        share = named("replica_share", "", most(1, share) if asked.mode == "concurrency" else share)
+    found = served(clock, load, policy, asked.mode, share, leaf) if room(d, policy, asked.length) else None
     if asked.mode == "batch":
         return share, share, found
     one = leaf("prompts", 1, "prompt", Source(Trust.STATED, "requests of a steady load prefill one by one"))
-    return one, least(found.concurrency, policy.running) if found else 1, found
+    return one, most(1, least(found.concurrency, policy.running)) if found else 1, found
 
 
-def room(d: Deployment, policy: Policy) -> bool:
-    """Whether the deployment holds its weights and one sequence of the load."""
+def dealt_out(asked: Asked, replicas: int) -> tuple[float, float]:
+    """(what of the load one replica has, replicas that have as much): some have nothing where it is small."""
+    if asked.mode == "rate":
+        return asked.amount / replicas, replicas
+    share = -(-asked.amount // replicas) if asked.mode == "batch" else max(1, asked.amount / replicas)
+    return share, replicas if share * replicas == asked.amount else asked.amount / share
+
+
+def room(d: Deployment, policy: Policy, length: int) -> bool:
+    """Whether the deployment holds its weights and one sequence of that length."""
     if d.setup.engine in CONTEXT_DECIDES:
+        if d.setup.engine == "transformers" and "max_length" not in d.setup.flags:
+            d = with_flags(d, max_length=length)  # its cache grows with the sequence
         left = memory_of(d, bare)["headroom_bytes"]
         return left is None or bool(left >= 0)
     return bool(policy.running >= 1)
@@ -232,7 +245,7 @@ def case_answer(clock: Clock, load: Load, policy: Policy, mode: str, amount: flo
 
 
 def serving_part(
-    clock: Clock, found: Served, mode: str, leaf: Leaf = bare, replicas: int = 1
+    clock: Clock, found: Served, mode: str, leaf: Leaf = bare, replicas: float = 1
 ) -> dict[str, Any]:
     """The contract's `serving` with its 80 % interval; rates are those of all `replicas`."""
     values: dict[str, Any] = {}
@@ -247,7 +260,7 @@ def serving_part(
         known = interval(clock, kind_of(name, mode), leaf)
         if value is not None and known is not None:
             low[name], high[name] = named(name, unit, value * known[0]), named(name, unit, value * known[1])
-    users = found.concurrency * replicas if replicas > 1 else found.concurrency
+    users = ceiling(found.concurrency * replicas if replicas > 1 else found.concurrency, 1)
     return {"concurrency": named("concurrency", "sequence", users), **values, "low": low, "high": high}
 
 
@@ -294,13 +307,20 @@ def _basis(d: Deployment, clock: Clock, mode: str) -> list[str]:
     """What the estimates were measured on, and what their intervals are."""
     on, name = serving_fitted_on(), f"{d.setup.engine} on {clock.accelerator.name}"
     measured = is_measured(clock.engine, clock.accelerator.key)
-    among = f"{name} is among them" if measured else f"none is of {name}: its nearest relatives stand in"
     kernels = fitted_on()["package"].split(" (")[0]
-    found = [f"estimates: kernels of {kernels} and {on['rows']:,} serving measurements; {among}"]
+    found = [f"estimates: kernels of {kernels} and {on['rows']:,} serving measurements"]
+    if measured:
+        found[0] += f"; {name} is among them"
+    else:
+        found.append(
+            f"assumed: {name} was never measured; what serving adds is its nearest relatives', "
+            "and intervals are wider, or as wide"
+        )
     spread = spread_of(clock, kind_of("tpot_seconds", mode))
     if spread is not None:
+        without = "architecture" if measured else "generation of accelerators"
         found.append(
-            f"intervals: 80 % of {spread.rows:,} measurements of deployments known as well lie within, "
-            "predicted without their architecture (docs/accuracy.md)"
+            f"intervals: 80 % of {spread.rows:,} measurements lie within, predicted without their {without} "
+            "(docs/accuracy.md)"
         )
     return found

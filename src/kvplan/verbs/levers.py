@@ -17,7 +17,7 @@ from kvplan.units import count_text
 from kvplan.verbs import fit as fitting
 from kvplan.verbs.asked import ACCEPTANCE, Asked
 from kvplan.verbs.deploy import with_flags, with_kv_cache_dtype, with_quantization, with_tp
-from kvplan.verbs.latency import room, served
+from kvplan.verbs.latency import dealt_out, room, served
 from kvplan.verbs.timing import BUDGET_FLAGS, budget_of, clock_of, dealt, policy_of
 
 _DRAFTS = 3
@@ -141,16 +141,16 @@ def lever_row(lever: Lever) -> dict[str, Any] | None:
 
 def lever_times(d: Deployment, asked: Asked) -> dict[str, Any]:
     """TTFT, TPOT and tokens a second of the whole deployment under the load; None where it does not fit."""
-    clock, policy, replicas = clock_of(d), policy_of(d, asked.length), dealt(d).replicas
-    if not room(d, policy):
+    clock, policy, replicas = clock_of(d), policy_of(d, asked.held(d.setup.engine)), dealt(d).replicas
+    if not room(d, policy, asked.length):
         return dict.fromkeys(_TIMES)
-    share = -(-asked.amount // replicas) if asked.mode == "batch" else asked.amount / replicas
+    share, busy = dealt_out(asked, replicas)
     found = served(clock, asked.load(), policy, asked.mode, share)
     rate = found.output_tokens_per_second
     return {
         "ttft_seconds": found.ttft_seconds,
         "tpot_seconds": found.tpot_seconds,
-        "output_tokens_per_second": rate * replicas,
+        "output_tokens_per_second": rate * busy,
     }
 
 
@@ -158,8 +158,8 @@ def _apart(d: Deployment, asked: Asked) -> dict[str, Any] | None:
     """Prompts on one such deployment, decoding on another: a closed loop of as many users."""
     if d.setup.engine in CONTEXT_DECIDES or asked.mode == "rate" or dealt(d).replicas > 1:
         return None
-    clock, policy = clock_of(d), policy_of(d, asked.length)
-    if not room(d, policy):
+    clock, policy = clock_of(d), policy_of(d, asked.held(d.setup.engine))
+    if not room(d, policy, asked.length):
         return None
     link = clock.accelerator.link_bytes_per_second
     link = link or store.toml("efficiency/classes.toml")["node"]["bytes_per_second"]

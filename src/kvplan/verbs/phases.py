@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kvplan.cost import roofline
 from kvplan.cost.estimate import COLLECTIVES, Clock, peak_of
 from kvplan.cost.step import Item, Step, items_of
-from kvplan.facts.efficiency import Spread, spread
+from kvplan.facts import store
+from kvplan.facts.efficiency import Spread, is_measured, spread
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, most, named, total, value_of, whole
+from kvplan.serve.draft import drafting
 from kvplan.serve.load import Load, Policy
 from kvplan.serve.prompt import prompt_floor_seconds, prompt_steps, prompts_seconds, staged
+from kvplan.serve.steady import decode_seconds, decode_step
 
 _WEIGHTS = ("matmul", "experts")
 
@@ -53,11 +57,18 @@ def first_compute_bound(
 
 
 def spread_of(clock: Clock, kind: str) -> Spread | None:
-    """The spread of measurements around an estimate of that kind; None where none was fitted."""
+    """The spread of measurements around an estimate of that kind; None where none was fitted.
+
+    Where the engine was not measured on the accelerator, never narrower than where it was.
+    """
     try:
-        return spread(kind, clock.engine, clock.accelerator.key)
+        found = spread(kind, clock.engine, clock.accelerator.key)
     except KeyError:
         return None
+    if is_measured(clock.engine, clock.accelerator.key):
+        return found
+    near = store.json_file("efficiency/serving.json")["spreads"][kind]["measured"]
+    return replace(found, low=min(found.low, near["low"]), high=max(found.high, near["high"]))
 
 
 def interval(clock: Clock, kind: str, leaf: Leaf = bare) -> tuple[Any, Any] | None:
@@ -67,19 +78,20 @@ def interval(clock: Clock, kind: str, leaf: Leaf = bare) -> tuple[Any, Any] | No
         return None
     where = f"80 % interval of cross-validated errors ({found.where}, {found.rows} rows, docs/accuracy.md)"
     source = Source(Trust.MEASURED if "measured" in found.where else Trust.ASSUMED, where)
-    return leaf(f"{kind}_low", found.low, "", source), leaf(f"{kind}_high", found.high, "", source)
+    low, high = min(1.0, found.low), max(1.0, found.high)  # the estimate is always within
+    return leaf(f"{kind}_low", low, "", source), leaf(f"{kind}_high", high, "", source)
 
 
 def phase(
     clock: Clock, load: Load, policy: Policy, batch: Any, name: str, leaf: Leaf = bare
 ) -> tuple[Any, Any, Step]:
-    """(estimate, floor, step) of prefill or of one decode step of `batch` sequences."""
+    """(estimate, floor, step) of prefill or of one decode step of `batch` sequences, drafting included."""
     if name == "prefill":
         step = Step(prompts=batch, chunk=load.new_tokens, depth=load.cached)
         seconds = prompts_seconds(clock, load, policy, batch, leaf)
         return seconds, prompt_floor_seconds(clock, load, batch, policy.pp, leaf), step
-    step = Step(policy.stage_share(batch), load.middle_context, load.drafts + 1)
-    return clock.seconds(step, leaf), clock.floor(step, leaf), step
+    step = decode_step(load, policy, batch)
+    return decode_seconds(clock, load, policy, batch, leaf), clock.floor(step, leaf), step
 
 
 def phase_times(clock: Clock, name: str, seconds: Any, floor: Any, leaf: Leaf = bare) -> dict[str, Any]:
@@ -196,27 +208,24 @@ def peaks(clock: Clock, compute: str, leaf: Leaf = bare) -> tuple[Any, Any]:
 
 def operations_part(clock: Clock, load: Load, policy: Policy, batch: Any, name: str) -> list[dict[str, Any]]:
     """A phase by operation: seconds, floor, share of the whole, and what binds it; plain numbers."""
-    steps: Any = 1
-    middle = Step(policy.stage_share(batch), load.middle_context, load.drafts + 1)
-    whole_step, stages = middle, 1
     if name == "prefill":
         steps, middle = prompt_steps(load, policy, batch)
         whole_step, stages = Step(prompts=batch, chunk=load.new_tokens, depth=load.cached), policy.pp
-    scale = staged(policy, steps, steps) if name == "prefill" else 1
-    floors = [part.floor / stages for part in clock.timed(whole_step)]
+        scale, drafts = staged(policy, steps, steps), 0.0
+    else:
+        middle = whole_step = decode_step(load, policy, batch)
+        stages, scale, drafts = 1, 1, drafting(clock, load, middle)
+    timed, floors = clock.timed(middle), [part.floor / stages for part in clock.timed(whole_step)]
     rows = [
-        {
-            "name": part.name,
-            "seconds": part.seconds * scale,
-            "lower_bound_seconds": floor,
-            "share": 0.0,
-            "bound": part.bound,
-        }
-        for part, floor in zip(clock.timed(middle), floors, strict=True)
+        _row(part.name, part.seconds * scale, floor, part.bound)
+        for part, floor in zip(timed, floors, strict=True)
     ]
-    beside = clock.overhead_seconds(middle) * scale
-    rows.append(
-        {"name": "engine", "seconds": beside, "lower_bound_seconds": 0.0, "share": 0.0, "bound": "host"}
-    )
+    if drafts:
+        rows.append(_row("drafting", drafts, 0.0, "memory"))
+    rows.append(_row("engine", clock.overhead_seconds(middle) * scale, 0.0, "host"))
     sum_of = sum(row["seconds"] for row in rows)
     return [{**row, "share": row["seconds"] / sum_of} for row in rows]
+
+
+def _row(name: str, seconds: Any, floor: Any, bound: str) -> dict[str, Any]:
+    return {"name": name, "seconds": seconds, "lower_bound_seconds": floor, "share": 0.0, "bound": bound}

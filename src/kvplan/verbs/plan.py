@@ -17,8 +17,7 @@ from kvplan.units import bytes_text, count_text, seconds_text
 from kvplan.verbs import fit as fitting
 from kvplan.verbs import series, size
 from kvplan.verbs.answer import Answer
-from kvplan.verbs.asked import DEFAULT_OUTPUT, Asked, asked_of
-from kvplan.verbs.check import whole
+from kvplan.verbs.asked import Asked, asked_of, at_once, refuse_later
 from kvplan.verbs.deploy import Size, Split, deployment, with_flags
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.latency import latency_part
@@ -44,39 +43,57 @@ def plan(
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
     gpu_memory: Size = None,
+    dcp: int = 1,
     prompt_tokens: int | None = None,
-    output_tokens: int = DEFAULT_OUTPUT,
+    output_tokens: int | None = None,
     batch: int | None = None,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    context_depth: int | None = None,
+    shared_prefix_tokens: int | None = None,
+    speculative_tokens: int | None = None,
+    acceptance: float | None = None,
     **flags: Any,
 ) -> Answer:
     """Memory, capacity, times of prefill and decode, what holds the deployment back, and its launch.
 
-    `flags` are the engine's own settings. Prompts have 2,048 tokens, or what the longest sequence leaves,
-    unless given; with `batch`, that many sequences of prompt and output must fit. Returns the
-    contract's `plan` document: bytes, tokens and seconds; `latency` is that of the verb. What is not
-    known is None. Raises BadInput or UnknownName for anything that cannot be used.
+    The load is that of `latency`: its lengths, and one of `batch`, `concurrency` and `rate`; with either of
+    the first two, that many sequences of prompt and output must fit. `flags` are the engine's own settings.
+    Returns the contract's `plan` document: bytes, tokens and seconds; `latency` is that of the verb. What
+    is not known is None. Raises BadInput or UnknownName for anything that cannot be used.
     """
     if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
         raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
-    if batch is not None:
-        whole("--batch", batch, 1, size.MAX_BATCH)
+    refuse_later(flags)
+    wanted = at_once(batch, concurrency)
     d = deployment(
         model,
         gpu=gpu,
         engine=engine,
         engine_version=engine_version,
-        split=Split(tp=tp, pp=pp),
+        split=Split(tp=tp, pp=pp, dcp=dcp),
         dtype=dtype,
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         gpu_memory=gpu_memory,
         flags=settings(flags, Pasted(), find_engine(engine)),
-        batch=batch,
+        batch=wanted,
     )
-    asked = asked_of(d, prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch)
+    asked = asked_of(
+        d,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        batch=batch,
+        concurrency=concurrency,
+        rate=rate,
+        context_depth=context_depth,
+        shared_prefix_tokens=shared_prefix_tokens,
+        speculative_tokens=speculative_tokens,
+        acceptance=acceptance,
+    )
 
     def compute(leaf: Leaf) -> dict[str, Any]:
-        fit = fitting.fit_part(d, batch, leaf, asked.length)
+        fit = fitting.fit_part(d, wanted, leaf, asked.length)
         times = latency_part(d, asked, leaf)
         said = [*fit.pop("notes"), *times.pop("notes")]
         return {
@@ -99,7 +116,7 @@ def plan(
     def draws(answer: dict[str, Any]) -> dict[str, Any]:
         memory, clock = answer["fit"]["memory"], clock_of(d)
         peak, rate = peaks(clock, step_compute(d.model))
-        policy = policy_of(d, asked.length)
+        policy = policy_of(d, asked.held(d.setup.engine))
         return {
             "of": series.deployed(d),
             "memory": series.memory_parts(memory),
@@ -163,12 +180,11 @@ def _limits(
 
 def _time_limits(times: dict[str, Any], asked: Asked) -> list[str]:
     decode = {key: value_of(value) for key, value in times["decode"].items()}
-    about = f"about {seconds_text(decode['step_seconds'])} a token"
+    about = f"about {seconds_text(decode['step_seconds'])} a {'step' if asked.drafts else 'token'}"
     if decode["low_seconds"] is not None:
         about += f", {seconds_text(decode['low_seconds'])} to {seconds_text(decode['high_seconds'])}"
     least = seconds_text(decode["lower_bound_seconds"])
-    batch = count_text(asked.amount)
-    found = [f"decode at batch {batch} is {decode['bound']}-bound: {about}; at best {least}"]
+    found = [f"decode {_under(asked)} is {decode['bound']}-bound: {about}; at best {least}"]
     batches = times["batches"]
     crossing, turned = (
         value_of(batches[name]) for name in ("compute_bound_batch", "weights_compute_bound_batch")
@@ -177,6 +193,14 @@ def _time_limits(times: dict[str, Any], asked: Asked) -> list[str]:
         return [*found, f"from batch {count_text(crossing)} on decode is compute-bound"]
     from_there = f"; weights alone compute for longer from batch {count_text(turned)} on" if turned else ""
     return [*found, f"decode stays bandwidth-bound at any batch{from_there}"]
+
+
+def _under(asked: Asked) -> str:
+    """The load, as words that follow."""
+    if asked.mode == "rate":
+        return f"at {asked.amount:g} requests a second"
+    count = count_text(asked.amount)
+    return f"with {count} users" if asked.mode == "concurrency" else f"at batch {count}"
 
 
 def _memory_limits(d: Deployment, fit: dict[str, Any], notes: list[str], asked: Asked) -> list[str]:
@@ -192,7 +216,8 @@ def _memory_limits(d: Deployment, fit: dict[str, Any], notes: list[str], asked: 
     if capacity["fits"] is not False:
         return []
     longest, needed = capacity["estimated_max_model_len"], capacity["needed_kv_bytes"]
-    if needed is not None and needed <= (memory["kv_pool_bytes"] or 0):
+    counted = asked.mode != "rate"
+    if counted and needed is not None and needed <= (memory["kv_pool_bytes"] or 0):
         held = sequences_of(d, memory["kv_pool_bytes"], asked.length)
         if held is not None and held < asked.amount:
             wanted = f"{count_text(asked.amount)} sequences of {count_text(asked.length)} tokens are wanted"

@@ -152,6 +152,16 @@ def running_at_most(d: Deployment, length: int, leaf: Leaf) -> Any:
     return most * groups if groups > 1 else most
 
 
+def held_tokens(engine: str, mode: str, length: int, output_tokens: int) -> int:
+    """Cache that a running request holds, in tokens, while requests come and go: half its output, on average.
+
+    All it may need where they all start together, or where the engine sets a request's whole cache aside.
+    """
+    whole = store.toml("efficiency/classes.toml")["reserves_whole"]["engines"]
+    together = mode not in ("concurrency", "rate", "saturated")
+    return max(1, length if together or engine in whole else length - output_tokens // 2)
+
+
 def policy_of(d: Deployment, length: int, leaf: Leaf = bare) -> Policy:
     """How the engine of a deployment schedules sequences of that length."""
     engine, budget = d.setup.engine, budget_of(d, leaf)
