@@ -129,6 +129,17 @@ def test_the_cache_is_full_at_the_batch_that_the_pool_holds_and_not_at_a_power_o
     assert label["encoding"]["text"]["value"] == f"the cache holds {full}"
 
 
+def test_marks_of_the_curve_stand_in_rows_above_it_and_no_rule_crosses_a_label() -> None:
+    answer = kvplan.latency("llama-3.1-8b", gpu="h100", concurrency=64)
+    batches = answer["batches"]
+    wanted = sorted(batches[k] for k in ("capacity_batch", "weights_compute_bound_batch"))
+    for number in range(2):
+        _, low_rule, low, high_rule, high = chart("latency", answer, number)["layer"]
+        assert [rule["data"]["values"][0]["batch"] for rule in (low_rule, high_rule)] == wanted
+        assert high["encoding"]["y"]["value"] < low["encoding"]["y"]["value"] < 0
+        assert [label["mark"]["align"] for label in (low, high)] == ["right", "right"]
+
+
 def test_a_cache_that_holds_nothing_or_more_than_is_drawn_says_so() -> None:
     rows = [{"batch": b, "compute_seconds": 1e-3, "memory_seconds": 1e-3, "fits": False} for b in (1, 2)]
     assert picture.decode_over_batch(rows, "").to_dict()["layer"][2]["encoding"]["text"]["value"] == (

@@ -257,3 +257,10 @@ def test_the_page_says_the_load(
 def test_a_load_that_cannot_be_used_is_an_error(words: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=re.escape(said)):
         kvplan.plan("llama-3.1-8b", gpu="h100", **words)
+
+
+def test_a_device_whose_memory_is_not_known_has_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "llama-3.1-8b", "--gpu", "m4-max", "--engine", "llama.cpp", "--batch", "2"])
+    assert ended.value.code == 0
+    assert "not known whether it fits" in capsys.readouterr().out

@@ -21,6 +21,7 @@ _PARTS = (
     ("kv_pool_bytes", "KV cache", "green"),
 )
 _GLYPHS = {"weights": "█", "activations": "▓", "graphs": "▒", "overhead": "▚", "KV cache": "░"}
+VERDICTS = {True: "fits", False: "does not fit", None: "not known whether it fits"}
 _FIGURES = (
     ("num_blocks", "blocks", count_text),
     ("block_tokens", "tokens of a block", count_text),
@@ -42,12 +43,9 @@ def fit(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     ranks = f"{accelerators(engine['settings'])} × {asked['gpu']}, " if asked["gpu"] else ""
     out.print(Text(f"{ranks}{engine['name']} {engine['version']}; figures are one rank's", style="bold"))
     out.print()
-    if answer["memory"]["accelerator_bytes"] is not None:
-        memory(out, answer["memory"])
-    else:
-        lines(out, _given_pool(answer["memory"]))
+    memory(out, answer["memory"])
     out.print()
-    verdict = {True: "fits", False: "does not fit", None: "not known whether it fits"}[capacity["fits"]]
+    verdict = VERDICTS[capacity["fits"]]
     out.print(Text(f"{verdict}; {engine['name']} {engine['version']} will print", style="bold"))
     rows: list[Row] = [
         (f"  {name}", show(capacity[key]), "") for key, name, show in _FIGURES if capacity[key] is not None
@@ -150,7 +148,10 @@ def _plain(name: str, value: Any) -> str:
 
 
 def memory(out: Console, memory: dict[str, Any]) -> None:
-    """The budget as a bar and a row for each part."""
+    """The budget as a bar and a row for each part; of a device whose memory is not known, what is held."""
+    if memory["accelerator_bytes"] is None:
+        lines(out, _given_pool(memory))
+        return
     total = max(memory["accelerator_bytes"], memory["budget_bytes"])
     bar = Text()
     for key, name, colour in _PARTS:

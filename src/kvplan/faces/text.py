@@ -165,7 +165,7 @@ def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
 
 def _capacity(out: Console, answer: Answer) -> None:
     capacity = answer["fit"]["capacity"]
-    verdict = "fits" if capacity["fits"] else "does not fit"
+    verdict = fit_report.VERDICTS[capacity["fits"]]
     tokens = capacity["kv_tokens"]
     out.print(
         Text(

@@ -313,8 +313,7 @@ def _basis(d: Deployment, clock: Clock, mode: str) -> list[str]:
         found[0] += f"; {name} is among them"
     else:
         found.append(
-            f"assumed: {name} was never measured; what serving adds is its nearest relatives', "
-            "and intervals are wider, or as wide"
+            f"assumed: {name} was never measured; its nearest relatives stand in, and intervals are wider"
         )
     spread = spread_of(clock, kind_of("tpot_seconds", mode))
     if spread is not None:
