@@ -181,12 +181,14 @@ def test_cases_are_answered_line_by_line_in_order(tmp_path: Path, capsys: pytest
     }  # fmt: skip
     path = tmp_path / "cases.jsonl"
     lines = (json.dumps(row), "[1]", "{", json.dumps({**row, "gpu": "no-such-card"}), json.dumps(row))
+    nothing = {**row, "mode": "llama-bench-tg", "concurrency_or_batch": 1, "isl": 0, "osl": 1}
+    lines = (*lines, json.dumps(nothing))
     path.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(SystemExit) as ended:
         main(["latency", "--cases", str(path), "--json"])
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert ended.value.code == 0
-    assert ["error" in one for one in found] == [False, True, True, True, False]
+    assert ["error" in one for one in found] == [False, True, True, True, False, True]
     assert found[0] == found[4]
     assert set(found[0]) >= {"prefill", "decode", "serving"}
 

@@ -228,6 +228,8 @@ def served(clock: Clock, load: Load, policy: Policy, mode: str, amount: Any, lea
 
 def case_answer(clock: Clock, load: Load, policy: Policy, mode: str, amount: float | None) -> dict[str, Any]:
     """One case's `latency` document, bare numbers."""
+    if not load.prompt_tokens and load.output_tokens <= 1:
+        raise BadInput(f"isl: 0 with osl {load.output_tokens:g} leaves nothing to compute; give one of them")
     batch = 1.0 if mode in ("concurrency", "rate") or amount is None else amount
     found = served(clock, load, policy, mode, amount)
     running = found.concurrency if mode in ("concurrency", "rate", "saturated") else batch
