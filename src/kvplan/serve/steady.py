@@ -132,7 +132,14 @@ def decode_step(load: Load, policy: Policy, sequences: Any) -> Step:
 def decode_seconds(clock: Clock, load: Load, policy: Policy, sequences: Any, leaf: Leaf = bare) -> Any:
     """Seconds of such a step, drafting included."""
     step = decode_step(load, policy, sequences)
-    return named("decode_step_seconds", "s", clock.seconds(step, leaf) + drafting(clock, load, step, leaf))
+    return _with_drafting(clock, load, step, clock.seconds(step, leaf), leaf)
+
+
+def _with_drafting(clock: Clock, load: Load, step: Step, verify: Any, leaf: Leaf) -> Any:
+    """A step that verifies in so many seconds, with what it drafts."""
+    drafts = load.drafts and load.draft_layers
+    seconds = verify + drafting(clock, load, step, leaf) if drafts else verify
+    return named("decode_step_seconds", "s", seconds)
 
 
 def _steps(load: Load) -> Any:
@@ -167,7 +174,7 @@ def _pace(clock: Clock, load: Load, policy: Policy, running: Any, leaf: Leaf = b
     gained, steps = tokens_a_step(load), _steps(load)
     decoding = decode_step(load, policy, running)
     verify = clock.seconds(decoding, leaf)
-    step = named("decode_step_seconds", "s", verify + drafting(clock, load, decoding, leaf))
+    step = _with_drafting(clock, load, decoding, verify, leaf)
     prompts = arriving_prompts(running, steps, policy.pp if policy.microbatches else 1)
     prompts = least(prompts, _packed(load, policy))
     added = beside_decoding(clock, load, policy, decoding, verify, prompts, leaf)
