@@ -227,3 +227,11 @@ def test_checking_leaves_nothing_behind_and_the_longest_name_is_drawn(tmp_path: 
     assert list(tmp_path.iterdir()) == []
     draw.draw(str(path), "timeline", ANSWERS["timeline"]())
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_model_that_keeps_no_cache_has_no_picture_of_it() -> None:
+    model = "granite-embedding-125m-english"
+    with pytest.raises(BadInput, match="keeps no cache"):
+        draw.charts_of("size", kvplan.size(model))
+    answer = kvplan.plan(model, gpu="h100", engine="transformers", prompt_tokens=8, output_tokens=8)
+    assert len(draw.charts_of("plan", answer)) == 3

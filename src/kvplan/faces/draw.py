@@ -14,6 +14,8 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
     """The verb's charts, as Altair objects for a file, a notebook or a page."""
     rows = answer.series()
     if verb == "size":
+        if not rows["growth"]:
+            raise BadInput(f"--plot: {answer['model']['id']} keeps no cache, so there is nothing to draw")
         of = f"{answer['model']['id']}, {answer['kv']['dtype']} cache"
         return [picture.cache_growth(rows["growth"], of)]
     if verb == "timeline":
@@ -25,9 +27,10 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
     of, load, roof = rows["of"], answer["load"], rows["roofline"]
     lengths = f"{load['prompt_tokens']:,} prompt + {load['output_tokens']:,} output tokens a sequence"
     served = f"{of}; {lengths}, {amount_text(load)}"
+    growth = [picture.cache_growth(rows["growth"], of)] if rows["growth"] else []
     return [
         picture.memory_split(rows["memory"], answer["fit"]["memory"]["accelerator_bytes"], of),
-        picture.cache_growth(rows["growth"], of),
+        *growth,
         picture.decode_over_batch(rows["decode"], f"{of}; {lengths}"),
         picture.roofline(roof["points"], roof["peak"], roof["rate"], served),
     ]
