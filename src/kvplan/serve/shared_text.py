@@ -43,7 +43,8 @@ def _of_blocks(w: Workload, start: Longs, ids: Ints) -> Longs:
     position = np.arange(len(ids)) - np.repeat(start[:-1], counts)
     leading = counts.copy()
     np.minimum.at(leading, request[fresh], position[fresh])
-    return np.minimum(leading * w.prefix_block_tokens, w.prompt_tokens.astype(np.int64))
+    found: Longs = np.minimum(leading * w.prefix_block_tokens, w.prompt_tokens.astype(np.int64))
+    return found
 
 
 def _texts(

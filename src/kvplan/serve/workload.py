@@ -27,7 +27,7 @@ class Workload:
     What prompts share is said in one of two ways, or not at all. The `prefix_ids` of request i, from
     `prefix_start[i]` until `prefix_start[i + 1]`, name its blocks of `prefix_block_tokens`: an id stands for
     its block and all before it. Or the first `stream_tokens[i]` of prompt and output are those of text
-    `stream[i]` (-1: of none), whose own first `parent_tokens` are those of text `stream_parent` (-1: of none).
+    `stream[i]` (-1: of none), whose own first `parent_tokens` are those of text `stream_parent`.
 
     Raises BadInput where the arrays contradict one another.
     """
