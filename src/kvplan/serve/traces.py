@@ -234,7 +234,7 @@ def _identity(
         found = prefixes_of(lists.gather(order))
         if found.chained:
             notes.append(
-                f"hashes that follow different beginnings: {found.chained:,}; only equal beginnings are shared"
+                f"hashes after different beginnings: {found.chained:,}; only equal beginnings are shared"
             )
         return {"prefix_start": found.start, "prefix_ids": found.ids}
     if session is None or session.null_count() == len(session):

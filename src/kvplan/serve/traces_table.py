@@ -15,7 +15,7 @@ from typing import Any
 from kvplan.errors import BadInput, shown
 
 _BLANK = re.compile(rb"(?m)^[ \t]*\r?\n")
-_SOME_BLANK = re.compile(rb"\A[ \t]*\r?\n|\n[ \t]*\r?\n")
+_MAY_BE_BLANK = (b"\n\n", b"\n\r\n", b"\n ", b"\n\t")  # searched for faster than any pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ def read_table(path: str | Path) -> Table:
         return _named(Table(str(path), _parquet(str(path), data), b"", 0))
     if b"\n" not in data:
         data = data.replace(b"\r", b"\n")
-    dense = _BLANK.sub(b"", data) if _SOME_BLANK.search(data) else data
+    some = data[:1].isspace() or any(sign in data for sign in _MAY_BE_BLANK)
+    dense = _BLANK.sub(b"", data) if some else data
     first = dense.lstrip()[:1]
     if not first:
         raise BadInput(f"{path}: the file is empty; give a trace with a row a request")
