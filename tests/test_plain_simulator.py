@@ -93,6 +93,15 @@ def test_of_equally_far_ones_the_longest_prompt_gives_way_or_the_last(
     assert sorted(result.finish) == [2, 3]
 
 
+@pytest.mark.parametrize(("victim", "preempted"), [("last", [0, 0, 1]), ("least-made", [0, 1, 0])])
+def test_who_shares_a_step_with_prompts_gives_way_by_the_same_rule(victim: str, preempted: list[int]) -> None:
+    """Seven blocks, held by prompts of 2, 3 and 2; A's decode needs one: the last goes, or the longest."""
+    policy = Policy(victim=victim)
+    result = ran(requests((0, 2, 2), (0, 3, 2), (0, 2, 2)), with_(blocks=7), policy)
+    assert result.preempted == preempted
+    assert sorted(result.finish) == [2, 2, 3]
+
+
 def test_a_later_request_finds_the_blocks_of_the_same_tokens_but_computes_at_least_one() -> None:
     """Units of 2. A's 4 tokens have two ids. B's 5 find 4; C's 4 find 2, as one token must be computed."""
     prefix = {
@@ -138,6 +147,14 @@ def test_the_oldest_freed_blocks_are_taken_first() -> None:
             (0, 4, 1), (2, length, 1), (4, 4, 1), stream=[0, 1, 0], stream_tokens=[4, length, 4]
         )
         assert ran(workload, with_(blocks=8, caching=True)).hit_tokens[2] == found
+
+
+@pytest.mark.parametrize(("length", "found"), [(2, 4), (3, 2)])
+def test_a_unit_of_which_one_block_is_taken_is_forgotten(length: int, found: int) -> None:
+    """Units of two blocks, six blocks: A leaves two units, two are unused; B takes those, or one more."""
+    workload = requests((0, 4, 1), (2, length, 1), (4, 5, 1), stream=[0, -1, 0], stream_tokens=[4, 0, 4])
+    result = ran(workload, with_(blocks=6, caching=True, cache_block_tokens=2))
+    assert result.hit_tokens == [0, 0, found]
 
 
 @pytest.mark.parametrize(("lead", "admitted"), [(0, [0, 2, 10]), (1, [0, 3, 10])])
