@@ -77,7 +77,8 @@ def test_histogram_lengths_come_as_often_as_weighed(tmp_path: Path, text: str) -
 @pytest.mark.parametrize(
     "text",
     ["", "foo", "0", "-5", "1.5", "normal(5)", "normal(a,5)", "normal(0,5)", "uniform(9,1)",
-     "lognormal(5,nan)", "lognormal(5,-1)", "fixed()", "empirical()", "histogram(/nowhere)", "1e99", "normal(5,6", "nan", "∞"],
+     "lognormal(5,nan)", "lognormal(5,-1)", "fixed()", "empirical()",
+     "histogram(/nowhere)", "1e99", "normal(5,6", "nan", "∞"],
 )  # fmt: skip
 def test_a_text_that_is_no_distribution_is_refused(text: str) -> None:
     with pytest.raises(BadInput) as caught:

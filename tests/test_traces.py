@@ -336,3 +336,23 @@ def test_servegen_says_where_its_clients_are_busy_and_what_is_wrong(tmp_path: Pa
     )
     with pytest.raises(BadInput, match="input_tokens is no table"):
         servegen(tmp_path, seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("prompt_tokens", [b"1", b"2"], "row 1: prompt_tokens is b'1'"),
+        ("output_tokens", [True, False], "row 1: output_tokens is True"),
+        ("session_id", [[1], [2]], r"session_id holds List"),
+        ("prefix_block_hashes", [[1, None], [2]], "row 1: prefix_block_hashes is missing"),
+        ("prefix_block_hashes", [{"a": 1}, {"a": 2}], "holds no lists"),
+    ],
+)
+def test_columns_of_parquet_of_another_kind_are_refused(
+    tmp_path: Path, column: str, values: list[Any], said: str
+) -> None:
+    columns = {"arrival_seconds": [0, 1], "prompt_tokens": [1024, 2], "output_tokens": [1, 2]} | {
+        column: values
+    }
+    pl.DataFrame(columns).write_parquet(tmp_path / "t")
+    assert said in refused(tmp_path / "t")

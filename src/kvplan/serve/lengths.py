@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvplan.errors import BadInput, shown
-from kvplan.serve.traces_table import read_bytes
+from kvplan.serve.traces_table import fields_of, read_bytes
 
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -140,7 +139,7 @@ def _rows(path: str, field: str, columns: int) -> list[list[float]]:
     lines = read_bytes(path).decode("utf-8", "replace").splitlines()
     rows: list[list[float]] = []
     names_may_come = True
-    for number, row in enumerate(csv.reader(lines), 1):
+    for number, row in enumerate((fields_of(line) if line else [] for line in lines), 1):
         if not any(part.strip() for part in row):
             continue
         if len(row) != columns:

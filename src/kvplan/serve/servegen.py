@@ -8,7 +8,6 @@ the shares of input and output lengths. See https://github.com/alibaba/ServeGen 
 from __future__ import annotations
 
 import ast
-import csv
 import json
 import math
 import re
@@ -212,9 +211,9 @@ def _lengths(path: Path) -> dict[float, dict[str, str]]:
 
 def _windows(path: Path) -> tuple[Window, ...]:
     rows: list[tuple[float, float, str, float]] = []
-    for number, row in enumerate(csv.reader(read_bytes(path).decode("utf-8").splitlines()), 1):
-        if row:
-            rows.append(_row(row, f"{path} line {number}", rows[-1][0] if rows else -math.inf))
+    for number, line in enumerate(read_bytes(path).decode("utf-8").splitlines(), 1):
+        if line.strip():
+            rows.append(_row(line.split(","), f"{path} line {number}", rows[-1][0] if rows else -math.inf))
     starts = [row[0] for row in rows]
     lengths: list[Any] = np.diff(starts).tolist()
     lengths.append(lengths[-1] if lengths else WINDOW_SECONDS)

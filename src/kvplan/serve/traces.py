@@ -124,7 +124,7 @@ def _numbers(column: Any) -> tuple[Floats, NDArray[np.bool_]]:
     library = polars()
     if column.dtype == library.String:
         column = column.str.strip_chars()
-    if column.dtype == library.Boolean or column.dtype.is_nested() or column.dtype.is_temporal():
+    if column.dtype != library.String and not column.dtype.is_numeric():
         return np.full(len(column), np.nan), np.zeros(len(column), bool)
     values = column.cast(library.Float64, strict=False).fill_null(float("nan")).to_numpy()
     return values, np.isfinite(values)
@@ -239,6 +239,10 @@ def _identity(
         return {"prefix_start": found.start, "prefix_ids": found.ids}
     if session is None or session.null_count() == len(session):
         return {}
+    if session.dtype.is_nested() or session.dtype == polars().Binary:
+        raise BadInput(
+            f"{table.path}: {form.session} holds {session.dtype}; give each request a name or a number"
+        )
     return _streams(session.gather(order), whole, notes)
 
 

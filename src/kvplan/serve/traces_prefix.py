@@ -29,7 +29,9 @@ def hash_lists(column: Any) -> Any:
     kind = column.dtype
     if kind == library.Null:
         return library.Series(column.name, [[]] * len(column), dtype=library.List(library.Int64))
-    if kind.is_numeric() and kind.is_integer():
+    if isinstance(kind, library.Array):
+        column, kind = column.arr.to_list(), library.List(kind.inner)
+    if kind.is_integer():
         column, kind = column.cast(library.String), library.String
     if kind == library.String:
         marks = column.fill_null("").str.replace_all(r"""[\[\](){}"',;\s]+""", " ").str.strip_chars()

@@ -125,13 +125,21 @@ def _csv(path: str, data: bytes, dense: bytes) -> Any:
     return frame
 
 
+def fields_of(line: str, separator: str = ",") -> list[str]:
+    """The fields of one line of CSV, as they stand where its quoting is not to be made out."""
+    try:
+        return next(csv.reader([line.replace("\r", " ")], delimiter=separator))
+    except csv.Error:
+        return line.split(separator)
+
+
 def _csv_error(path: str, data: bytes, separator: str) -> BadInput | None:
     """What is wrong with the first line that has not as many fields as there are columns, if one has."""
     columns = 0
     for number, line in _lines(data):
         if line.count('"') % 2:
             return BadInput(f"{path} line {number}: a quote is opened and not closed; close it")
-        fields = len(next(csv.reader([line], delimiter=separator)))
+        fields = len(fields_of(line, separator))
         columns = columns or fields
         if fields > columns:
             return BadInput(
