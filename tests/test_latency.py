@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import kvplan
+from kvplan.errors import BadInput
 from kvplan.faces.cli import main
 from kvplan.facts.catalogue import entries
 from test_figure import assert_all_true, numbers_without_a_figure
@@ -209,3 +210,46 @@ def test_check_turns_a_missed_goal_into_exit_status_1() -> None:
         with pytest.raises(SystemExit) as ended:
             main(["latency", "llama-3.1-8b", "--gpu", "h100", "--batch", "8", "--tpot", goal, "--check"])
         assert (ended.value.code or 0) == status
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"model": "qwen3-30b-a3b", "ep": 8}, "--ep: 8 ranks share the experts and 1 are there"),
+        ({"model": "llama-3.1-8b", "tp": 2, "ep": 2}, "has none"),
+        ({"model": "llama-3.1-8b", "tp": 4, "attention_dp": 3}, "--attention-dp: 3 does not divide --tp 4"),
+    ],
+)
+def test_ranks_that_are_not_there_share_nothing(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        kvplan.latency(gpu="h100", **words)
+
+
+def test_four_bit_weights_are_multiplied_in_sixteen_where_there_is_no_narrower_peak() -> None:
+    words = {"gpu": "h100", "batch": 8, "prompt_tokens": 4096}
+    narrow, wide = (kvplan.latency("llama-3.1-8b", quantization=q, **words) for q in ("nvfp4", "awq"))
+    assert narrow["ridge_point"] == wide["ridge_point"] == pytest.approx(989e12 / 3.35e12, rel=1e-3)
+    assert narrow["prefill"]["seconds"] == pytest.approx(wide["prefill"]["seconds"], rel=0.1)
+    assert narrow["prefill"]["lower_bound_seconds"] <= wide["prefill"]["lower_bound_seconds"]
+
+
+def test_a_shared_prefix_is_held_once() -> None:
+    words = {"gpu": "h100", "concurrency": 64, "prompt_tokens": 2048, "output_tokens": 256}
+    alone, shared = (
+        kvplan.latency("llama-3.1-8b", shared_prefix_tokens=n, **words)["batches"]["capacity_batch"]
+        for n in (0, 1024)
+    )
+    pool = kvplan.fit("llama-3.1-8b", gpu="h100")["capacity"]["kv_tokens"]
+    own = 2048 + 128 - 1024
+    assert alone == pytest.approx(pool / (2048 + 128), rel=0.01)
+    assert shared == pytest.approx((pool - 1024) / own, rel=0.01)
+
+
+def test_the_intensity_counts_the_experts_that_a_batch_reaches() -> None:
+    few, many = (
+        kvplan.latency("mixtral-8x7b", gpu="h100", tp=2, batch=n, prompt_tokens=128)["decode"]
+        for n in (1, 64)
+    )
+    assert few["expected_bytes_read"] == pytest.approx(few["bytes_read"], rel=1e-6)
+    assert many["expected_bytes_read"] > 2 * many["bytes_read"] * 0.95
+    assert many["arithmetic_intensity"] == pytest.approx(many["flops"] / many["expected_bytes_read"])

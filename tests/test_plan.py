@@ -264,3 +264,28 @@ def test_a_device_whose_memory_is_not_known_has_its_page(capsys: pytest.CaptureF
         main(["plan", "llama-3.1-8b", "--gpu", "m4-max", "--engine", "llama.cpp", "--batch", "2"])
     assert ended.value.code == 0
     assert "not known whether it fits" in capsys.readouterr().out
+
+
+def test_a_plan_takes_goals_and_says_with_check_whether_they_are_met() -> None:
+    words = ["plan", "llama-3.1-8b", "--gpu", "h100", "--concurrency", "8", "--max-model-len", "8192"]
+    for goal, status in (("1s", 0), ("1ms", 1)):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--tpot", goal, "--check"])
+        assert ended.value.code == status
+
+
+def test_the_launch_of_a_plan_names_every_kind_of_rank() -> None:
+    experts = kvplan.plan("qwen3-30b-a3b", gpu="h100", tp=2, dp=2, ep=4)["launch"]
+    assert "--tensor-parallel-size 2 --data-parallel-size 2 --enable-expert-parallel" in experts
+    apart = kvplan.plan("qwen3-30b-a3b", gpu="h100", engine="sglang", tp=4, ep=4, attention_dp=2)["launch"]
+    assert "--tp-size 4 --dp-size 2 --ep-size 4 --enable-dp-attention" in apart
+
+
+def test_a_plan_reads_a_launch_command() -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192 --tensor-parallel-size 2"
+    said, read = (
+        kvplan.plan(gpu="h100", command=line),
+        kvplan.plan("meta-llama/Llama-3.1-8B-Instruct", gpu="h100", tp=2, max_model_len=8192),
+    )
+    assert said["fit"] == read["fit"]
+    assert said["launch"] == read["launch"]

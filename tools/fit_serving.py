@@ -29,8 +29,9 @@ from kvplan.facts.kernels import generation, kernel_format, link_bytes_per_secon
 OUT = DATA.parents[1] / "src" / "kvplan" / "facts" / "efficiency" / "serving.json"
 QUANTITIES = tomllib.loads((Path(__file__).parent / "serving_quantities.toml").read_text("utf-8"))
 STEP, FRONT, SET = QUANTITIES["step"], QUANTITIES["front"], QUANTITIES["set"]
-SIGMA, NUDGE = 0.1, 0.02
+SIGMA, NUDGE, TURNS = 0.1, 0.02, 8
 Key = tuple[str, str]  # quantity, the level's key in the file
+Linear = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, log predictions, slopes in every parameter
 
 
 def levels(row: Row) -> dict[str, list[tuple[Key, float]]]:
@@ -83,7 +84,7 @@ def _matters(quantity: str, row: Row) -> bool:
         return quantity not in ("burst_share", "admit_seconds", "slot_share") or case.mode == "concurrency"
     if row.raw["metric"].startswith("ttft") and case.mode in ("concurrency", "rate"):
         return False  # queues tell nothing of steps
-    if quantity.endswith("narrow"):
+    if quantity.endswith("narrow") or quantity == "quantising":
         return bool(_narrow(row))
     if quantity.startswith("experts"):
         return bool(ops.experts)
@@ -168,17 +169,25 @@ class Problem:
         """Logarithms by key."""
         return {key: float(x[i]) for key, i in self.index.items()}
 
-    def linear(self, found: list[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def linear(self, found: list[Any]) -> Linear:
         """(rows, log predictions, slopes in every parameter)."""
-        rows = np.array([i for i, _, _ in found])
-        logs = np.array([log for _, log, _ in found])
+        rows = np.array([i for i, _, _ in found], dtype=int)
+        logs = np.array([log for _, log, _ in found], dtype=float)
         slopes = np.zeros((len(found), len(self.width)))
         for n, (i, _, by) in enumerate(found):
             for quantity, slope in by.items():
                 slopes[n, self.of[i][quantity]] += slope
         return rows, logs, slopes
 
-    def solve(self, at: np.ndarray, linear: tuple[Any, Any, Any], keep: Callable[[Row], bool]) -> np.ndarray:
+    def cost(self, x: np.ndarray, linear: Linear, keep: Callable[[Row], bool]) -> float:
+        """What the fit makes small: robust squares of errors, and of factors that leave 1."""
+        rows, logs, _ = linear
+        kept = np.array([keep(ROWS[i]) for i in rows])
+        scaled = (logs - self.measured[rows]) / SIGMA
+        robust = 2 * (np.sqrt(1 + scaled**2) - 1)
+        return float(np.sum(self.weight[rows] * kept * robust) + np.sum((x / np.array(self.width)) ** 2))
+
+    def solve(self, at: np.ndarray, linear: Linear, keep: Callable[[Row], bool]) -> np.ndarray:
         """The parameters that fit best around `at`, on the rows kept."""
         rows, logs, slopes = linear
         kept = np.array([keep(ROWS[i]) for i in rows])
@@ -196,26 +205,83 @@ class Problem:
         return x
 
 
-def fit(pool: Any, problem: Problem) -> tuple[np.ndarray, Any]:
-    """The parameters of all rows, and the problem around them; slopes are taken anew every other turn."""
+def in_force(problem: Problem) -> np.ndarray:
+    """The parameters of the file as it is: a start near the end."""
     x = np.zeros(len(problem.width))
-    slopes: dict[int, dict[str, float]] = {}
-    for turn in range(6):
-        found = run(pool, problem.factors(x), problem.of, slopes=turn in (0, 2))
-        slopes |= {i: by for i, _, by in found if by}
-        linear = problem.linear([(i, log, slopes.get(i, {})) for i, log, _ in found])
-        error = np.abs(np.expm1(linear[1] - problem.measured[linear[0]]))
-        print(f"turn {turn}: median error {np.median(error):.3f}", flush=True)
-        new = problem.solve(x, linear, bool)
-        moved = np.abs(new - x).max()
-        x = np.clip(new, x - 0.7, x + 0.7)
-        if turn > 2 and moved < 0.02:
+    if not OUT.exists():
+        return x
+    stored = json.loads(OUT.read_text("utf-8"))["quantities"]
+    for (quantity, key), i in problem.index.items():
+        entry = stored.get(quantity, {"base": 0, "factors": {}})
+        base = {**STEP, **FRONT}[quantity]["base"]
+        x[i] = np.log(
+            entry["base"] / base if key == "all" and entry["base"] else entry["factors"].get(key, 1.0)
+        )
+    return x
+
+
+def settle(
+    pool: Any,
+    problem: Problem,
+    x: np.ndarray,
+    timed: tuple[np.ndarray, Linear],
+    keep: Callable[[Row], bool],
+    engines: set[str] | None = None,
+) -> np.ndarray:
+    """The parameters that fit the rows kept best; of `engines` alone, where others have no say in it.
+
+    Engines whose kernels were timed hardly leave 1: their rows are taken as linear around `timed`. The
+    others, cheap to compute, are linearised anew at every turn; a turn that overshoots is taken half back.
+    """
+    quick = [i for i in problem.of if not _is_timed(ROWS[i]) and (not engines or _engine(ROWS[i]) in engines)]
+    at, (rows, logs, slopes) = timed
+    best: tuple[float, np.ndarray] | None = None
+    for _ in range(TURNS):
+        found = problem.linear(run(pool, problem.factors(x), quick, slopes=True))
+        moved = rows, logs + slopes @ (x - at), slopes
+        both = tuple(np.concatenate(pair) for pair in zip(moved, found, strict=True))
+        cost = problem.cost(x, both, keep)
+        if best is not None and cost > best[0]:
+            if cost < best[0] * 1.002:
+                break
+            x = (x + best[1]) / 2
+            continue
+        done = best is not None and best[0] - cost < 0.002 * cost
+        best = cost, x
+        if done:
             break
-    return x, linear
+        x = x + np.clip(problem.solve(x, both, keep) - x, -0.5, 0.5)
+    assert best is not None  # noqa: S101
+    return best[1]
+
+
+def fit(pool: Any, problem: Problem) -> tuple[np.ndarray, tuple[np.ndarray, Linear]]:
+    """The parameters of all rows, and the rows of timed engines as linear around them."""
+    x, slow = in_force(problem), [i for i in problem.of if _is_timed(ROWS[i])]
+    for turn in range(3):
+        linear = problem.linear(run(pool, problem.factors(x), slow, slopes=True))
+        new = settle(pool, problem, x, (x, linear), bool)
+        error = np.abs(np.expm1(linear[1] - problem.measured[linear[0]]))
+        moved = np.abs(new - x).max()
+        print(
+            f"turn {turn}: timed engines' median error {np.median(error):.4f}, moved {moved:.3f}", flush=True
+        )
+        at, x = x, new
+    return x, (at, linear)
+
+
+def _engine(row: Row) -> str:
+    assert row.case is not None  # noqa: S101
+    return row.case.clock.engine
+
+
+def _is_timed(row: Row) -> bool:
+    assert row.case is not None  # noqa: S101
+    return is_timed(row.case.clock.engine, row.case.clock.accelerator.key)
 
 
 def cross_validated(
-    pool: Any, problem: Problem, x: np.ndarray, linear: Any, by: Callable[[Row], str]
+    pool: Any, problem: Problem, x: np.ndarray, timed: tuple[np.ndarray, Linear], by: Callable[[Row], str]
 ) -> dict[int, float]:
     """Each row's log error under parameters fitted without any row of its fold."""
     folds: dict[str, list[int]] = defaultdict(list)
@@ -223,9 +289,14 @@ def cross_validated(
         folds[by(ROWS[i])].append(i)
     found = {}
     for name, held in sorted(folds.items()):
-        fold = problem.solve(x, linear, lambda row, name=name: by(row) != name)
+        engines = {_engine(ROWS[i]) for i in held}
+        fresh = np.array(
+            [0.0 if key.split()[0] in engines else x[i] for (_, key), i in problem.index.items()]
+        )
+        fold = settle(pool, problem, fresh, timed, lambda row, name=name: by(row) != name, engines)
         for i, log, _ in run(pool, problem.factors(fold), held, slopes=False):
             found[i] = log - problem.measured[i]
+        print(f"without {name}: {np.median(np.abs([found[i] for i in held if i in found])):.3f}", flush=True)
     return found
 
 
@@ -247,9 +318,9 @@ def main() -> None:
     ROWS.extend(read_rows())
     problem = Problem()
     with Pool(2) as pool:
-        x, linear = fit(pool, problem)
-        architecture = cross_validated(pool, problem, x, linear, lambda row: row.raw["arch"])
-        accelerator = cross_validated(pool, problem, x, linear, lambda row: generation(row.raw["gpu_key"]))
+        x, timed = fit(pool, problem)
+        architecture = cross_validated(pool, problem, x, timed, lambda row: row.raw["arch"])
+        accelerator = cross_validated(pool, problem, x, timed, lambda row: generation(row.raw["gpu_key"]))
     kept = {key: value for key, value in problem.factors(x).items() if abs(value) >= 0.005}
     table = table_of(kept)
     used = [ROWS[i] for i in problem.of if ROWS[i].weight]

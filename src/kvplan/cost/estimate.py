@@ -31,7 +31,7 @@ from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, least, mos
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "send")
 # What a format's values are multiplied as where an accelerator has no peak for it.
 WIDER = {
-    "fp4": ("fp8", "bf16", "fp16"),
+    "fp4": ("bf16", "fp16"),  # weights alone are narrow then, as in W4A16
     "fp8": ("bf16", "fp16"),
     "int8": ("bf16", "fp16"),
     "bf16": ("fp16",),
@@ -120,6 +120,7 @@ class Constants:
     floor_peak: float
     compute: float
     memory: float
+    quantising: float = 1.0
 
 
 class Clock:
@@ -253,7 +254,7 @@ class Clock:
             busy = busy + item.tiles * k.tile_seconds
         return operation_seconds(
             _given(leaf, item.kind, "launch_seconds", k.launch_seconds, "s", source),
-            k.moved_bytes * item.moved / rate if k.moved_bytes else 0,
+            k.moved_bytes * c.quantising * item.moved / rate if k.moved_bytes else 0,
             compute_seconds(flops, peak, of_peak),
             busy,
             _given(leaf, item.kind, "depth_seconds", k.depth_seconds, "s", source) * item.depth
@@ -319,7 +320,10 @@ class Clock:
             compute = self.fit("prefill_attention")
         elif item.kind.endswith("decode"):
             memory = self.fit("decode_attention")
-        return Constants(find_kernel(item.kind, name, a.key), peak, floor_peak, compute, memory)
+        k = find_kernel(item.kind, name, a.key)
+        compute, memory = min(compute, 1 / k.compute), min(memory, 1 / k.memory)  # no more than all of it
+        quantising = self.fit("quantising") if item.kind == "matmul" else 1.0
+        return Constants(k, peak, floor_peak, compute, memory, quantising)
 
     def peak(self, item: Item) -> tuple[float, str]:
         """The dense peak an operation's arithmetic runs at, and the format it is that of."""
@@ -332,7 +336,7 @@ class Clock:
     def floor_peak(self, item: Item) -> float:
         """The fastest arithmetic an operation may run in on that accelerator."""
         a = self.accelerator
-        names = [item.compute]
+        names = [item.compute, *(["fp8"] if item.compute == "fp4" else [])]
         if self.dequantises and kernel_format(item.format) != "bf16":
             names.append("int8")
         found = [peak_of(a, name)[0] for name in names]

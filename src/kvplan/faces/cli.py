@@ -123,8 +123,8 @@ def fit(
     engine_version: options.Version = "",
     tp: options.Tp = 1,
     pp: options.Pp = 1,
-    dp: Annotated[int, typer.Option(help="data-parallel replicas")] = 1,
-    ep: Annotated[int, typer.Option(help="expert-parallel ranks")] = 1,
+    dp: options.Dp = 1,
+    ep: options.Ep = 1,
     dcp: Annotated[int, typer.Option(help="decode context-parallel ranks")] = 1,
     attention_dp: Annotated[int, typer.Option(help="ranks that each serve their own requests")] = 1,
     batch: Annotated[int, typer.Option(help="so many of the longest must fit", show_default=False)] = 0,
@@ -132,14 +132,12 @@ def fit(
     quantization: options.Quantization = "",
     kv_cache_dtype: options.Kv = "auto",
     gpu_memory: options.GpuMemory = "",
-    memory_in_use: Annotated[str, typer.Option(metavar="SIZE", help="held by others on the device")] = "",
+    memory_in_use: options.InUse = "",
     kv_cache_memory_bytes: options.Pool = "",
     weights_memory: options.Weights = "",
     activation_memory: options.Activation = "",
     graph_memory: options.Graphs = "",
-    command: Annotated[
-        str, typer.Option(metavar="LINE", help="a launch command as you would paste it: vllm serve …")
-    ] = "",
+    command: options.Command = "",
     against: Annotated[
         str, typer.Option(metavar="VERSION", help="what changes in another version, and the rule that did")
     ] = "",
@@ -164,17 +162,24 @@ app.command()(latency_command.latency)
 @app.command()
 @takes_engine_flags
 def plan(
-    model: options.Model,
-    gpu: options.Gpu,
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too")
+    ] = "",
+    gpu: options.Gpu = "",
     engine: options.Engine = "vllm",
     engine_version: options.Version = "",
     tp: options.Tp = 1,
     pp: options.Pp = 1,
+    dp: options.Dp = 1,
+    ep: options.Ep = 1,
+    attention_dp: options.AttentionDp = 1,
     gpu_memory: options.GpuMemory = "",
+    memory_in_use: options.InUse = "",
     kv_cache_dtype: options.Kv = "auto",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "",
     dcp: Annotated[int, typer.Option(hidden=True)] = 1,
+    command: options.Command = "",
     prompt_tokens: options.Prompt = 0,
     output_tokens: options.Output = 0,
     batch: options.Batch = 0,
@@ -184,10 +189,14 @@ def plan(
     shared_prefix_tokens: options.Shared = 0,
     speculative_tokens: options.Drafts = 0,
     acceptance: options.Acceptance = 0.0,
+    ttft: options.Ttft = "",
+    tpot: options.Tpot = "",
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
-    check: options.Check = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="exit 1 when it does not fit or misses a goal")
+    ] = False,
     **engine_flags: Any,
 ) -> None:
     """The one-page answer: memory, capacity, times at a load, limits, levers, launch."""
@@ -195,7 +204,7 @@ def plan(
     asked = {"gpu": gpu, "tp": tp, **answer["load"]}
     output.draw(plot, answer, "plan")
     output.show(answer, "plan", as_json, explain, asked)
-    if check and not answer["fit"]["capacity"]["fits"]:
+    if check and not (answer["fit"]["capacity"]["fits"] and latency_command.met(answer["latency"])):
         raise typer.Exit(1)
 
 

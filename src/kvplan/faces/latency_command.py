@@ -12,13 +12,6 @@ from kvplan.errors import BadInput
 from kvplan.faces import options, output
 from kvplan.faces.engine_options import takes_engine_flags
 
-_GOALS = "goals"
-
-
-def _goal(name: str, help: str) -> Any:
-    return typer.Option(name, metavar="TIME", help=help, rich_help_panel=_GOALS)
-
-
 _Later = Annotated[str, typer.Option(hidden=True)]
 
 
@@ -33,10 +26,10 @@ def latency(
     engine_version: options.Version = "",
     tp: options.Tp = 1,
     pp: options.Pp = 1,
-    dp: Annotated[int, typer.Option(help="data-parallel replicas")] = 1,
-    ep: Annotated[int, typer.Option(help="expert-parallel ranks")] = 1,
+    dp: options.Dp = 1,
+    ep: options.Ep = 1,
     dcp: Annotated[int, typer.Option(hidden=True)] = 1,
-    attention_dp: Annotated[int, typer.Option(help="ranks that each attend to their own requests")] = 1,
+    attention_dp: options.AttentionDp = 1,
     prompt_tokens: options.Prompt = 0,
     output_tokens: options.Output = 0,
     batch: options.Batch = 0,
@@ -46,20 +39,18 @@ def latency(
     shared_prefix_tokens: options.Shared = 0,
     speculative_tokens: options.Drafts = 0,
     acceptance: options.Acceptance = 0.0,
-    ttft: Annotated[str, _goal("--ttft", "mean time to the first token to stay within")] = "",
-    tpot: Annotated[str, _goal("--tpot", "mean time of a token to stay within")] = "",
+    ttft: options.Ttft = "",
+    tpot: options.Tpot = "",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "",
     kv_cache_dtype: options.Kv = "auto",
     gpu_memory: options.GpuMemory = "",
-    memory_in_use: Annotated[str, typer.Option(metavar="SIZE", help="held by others on the device")] = "",
+    memory_in_use: options.InUse = "",
     kv_cache_memory_bytes: options.Pool = "",
     weights_memory: options.Weights = "",
     activation_memory: options.Activation = "",
     graph_memory: options.Graphs = "",
-    command: Annotated[
-        str, typer.Option(metavar="LINE", help="a launch command as you would paste it: vllm serve …")
-    ] = "",
+    command: options.Command = "",
     cases: Annotated[
         str,
         typer.Option(metavar="FILE", help="many cases, a JSON line each"),
@@ -84,11 +75,11 @@ def latency(
     answer = kvplan.latency(**output.asked())
     output.draw(plot, answer, "latency")
     output.show(answer, "latency", as_json, explain, {})
-    if check and not _met(answer):
+    if check and not met(answer):
         raise typer.Exit(1)
 
 
-def _met(answer: dict[str, Any]) -> bool:
+def met(answer: dict[str, Any]) -> bool:
     """Whether the load is served within the goals."""
     serving, goal = answer["serving"], answer["batches"]["goal"] or {}
     for name in ("ttft_seconds", "tpot_seconds"):

@@ -55,6 +55,13 @@ Version = Annotated[
     str, typer.Option("--engine-version", metavar="X", help="0.19 is the newest 0.19 known; the newest else")
 ]
 Pp = Annotated[int, typer.Option("--pp", help="pipeline stages")]
+Dp = Annotated[int, typer.Option(help="data-parallel replicas")]
+Ep = Annotated[int, typer.Option(help="expert-parallel ranks")]
+AttentionDp = Annotated[int, typer.Option(help="ranks that each attend to their own requests")]
+InUse = Annotated[str, typer.Option(metavar="SIZE", help="held by others on the device")]
+Command = Annotated[
+    str, typer.Option(metavar="LINE", help="a launch command as you would paste it: vllm serve …")
+]
 Check = Annotated[bool, typer.Option("--check", help="exit 1 when it does not fit")]
 _MEASURED = "figures you measured"
 Pool = Annotated[
@@ -95,3 +102,11 @@ Depth = Annotated[int, _load("tokens cached before the prompt")]
 Shared = Annotated[int, _load("of the prompt, found in the cache")]
 Drafts = Annotated[int, _load("tokens drafted a step")]
 Acceptance = Annotated[float, _load("share of drafted tokens that stand; 0.7 else")]
+
+
+def _goal(name: str, help: str) -> Any:
+    return typer.Option(name, metavar="TIME", help=help, rich_help_panel="goals")
+
+
+Ttft = Annotated[str, _goal("--ttft", "mean time to the first token to stay within")]
+Tpot = Annotated[str, _goal("--tpot", "mean time of a token to stay within")]

@@ -27,6 +27,8 @@ def answered(path: str) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _row(line: str, number: int) -> dict[str, Any]:
+    if not line.strip():
+        raise BadInput(f"line {number}: empty; write one object a line")
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

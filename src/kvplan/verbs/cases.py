@@ -25,7 +25,15 @@ from kvplan.model.model import Model
 from kvplan.serve.load import Load, Policy
 from kvplan.verbs.deploy import Split, deployment
 from kvplan.verbs.given import given_model
-from kvplan.verbs.timing import UNLIMITED, device_of, operations, overlap_of, running_of, value_bytes
+from kvplan.verbs.timing import (
+    UNLIMITED,
+    device_of,
+    held_tokens,
+    operations,
+    overlap_of,
+    running_of,
+    value_bytes,
+)
 
 MODES = {
     "closed-loop-concurrency": "concurrency",
@@ -59,9 +67,7 @@ def read_lines(path: str) -> Iterator[tuple[int, Any]]:
         raise BadInput(
             f"--cases: {shown(path)} cannot be read ({error}); give a file of JSON lines"
         ) from None
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            yield number, line
+    yield from enumerate(text.splitlines(), 1)
 
 
 def read_case(row: Mapping[str, Any]) -> Case:
@@ -81,16 +87,10 @@ def read_case(row: Mapping[str, Any]) -> Case:
         raise BadInput(f"mode: {shown(mode)} is not known; use one of {', '.join(MODES)}")
     load = _load(read, mode)
     kv = _kv_format(read)
-    length = held_tokens(engine, load)
+    whole = int(load.depth + load.prompt_tokens + load.output_tokens)
+    length = held_tokens(engine, MODES[mode], whole, int(load.output_tokens))
     clock, policy = _served(_Key(read, model, accelerator, engine, version, ranks, kv), length)
     return Case(clock, load, policy, MODES[mode], _amount(read, mode), engine, tuple(notes))
-
-
-def held_tokens(engine: str, load: Load) -> int:
-    """Cache that a running request holds on average, in tokens: all of it where an engine reserves it."""
-    whole = store.toml("efficiency/classes.toml")["reserves_whole"]["engines"]
-    output = load.output_tokens if engine in whole else load.output_tokens / 2
-    return max(1, int(load.depth + load.prompt_tokens + output))
 
 
 def _read(row: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

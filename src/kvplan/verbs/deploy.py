@@ -123,9 +123,25 @@ def _ranks(model: Model, split: Split, given: Mapping[str, Any]) -> dict[str, in
     for part, count in ranks.items():
         whole(f"--{part.replace('_', '-')}", count, 1, MAX_TP)
     cache.check_split(model, split.tp)
+    _check_experts(model, split)
     if given.get("enable_expert_parallel") and split.ep == 1:
         ranks["ep"] = split.tp * split.dp
     return ranks
+
+
+def _check_experts(model: Model, split: Split) -> None:
+    """Refuse more ranks of experts or of attention than there are ranks."""
+    ranks = split.tp * split.dp
+    if split.ep > 1 and not any(w.part == "expert" for _, layer in model.grouped() for w in layer.weights):
+        raise BadInput(f"--ep: {split.ep} ranks share experts and {model.id} has none; leave it out")
+    if split.tp % split.attention_dp:
+        raise BadInput(
+            f"--attention-dp: {split.attention_dp} does not divide --tp {split.tp}; it is a part of it"
+        )
+    if split.ep > ranks:
+        raise BadInput(
+            f"--ep: {split.ep} ranks share the experts and {ranks} are there; they are those of --tp × --dp"
+        )
 
 
 def _check_accepted(model: Model, setup: Setup) -> None:

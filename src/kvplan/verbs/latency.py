@@ -152,7 +152,7 @@ def deployment_row(d: Deployment) -> dict[str, Any]:
 def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
     """The contract's `latency` document of a deployment under a load, with what goes beside it."""
     clock, load = clock_of(d), asked.load(leaf)
-    policy = policy_of(d, asked.held(d.setup.engine), leaf)
+    policy = policy_of(d, asked.held(d.setup.engine), leaf, asked.shared)
     replicas = dealt(d).replicas
     prompts, running, found = _loaded(d, clock, load, policy, asked, leaf)
     busy = dealt_out(asked, replicas)[1]

@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.engine import Setup
 
 _PROGRAMS = {
     "vllm": ["vllm", "serve"],
@@ -17,6 +18,8 @@ _PROGRAMS = {
 }
 _TP = {"vllm": "--tensor-parallel-size", "sglang": "--tp-size", "tensorrt-llm": "--tp_size"}
 _PP = {"vllm": "--pipeline-parallel-size", "sglang": "--pp-size", "tensorrt-llm": "--pp_size"}
+_DP = {"vllm": "--data-parallel-size", "sglang": "--dp-size"}
+_EP = {"sglang": "--ep-size", "tensorrt-llm": "--ep_size"}
 
 
 # Quantisations that the engines make of a 16-bit checkpoint while they load it.
@@ -47,8 +50,7 @@ def launch_command(d: Deployment, served: str, dtype: str, quantization: str | N
     if setup.engine == "llama.cpp" and not served.endswith(".gguf"):
         served = "MODEL.gguf"
     words = [*_PROGRAMS[setup.engine], served]
-    for flag, count in ((_TP.get(setup.engine), setup.tp), (_PP.get(setup.engine), setup.pp)):
-        words += [flag, str(count)] if flag and count > 1 else []
+    words += _ranks(setup)
     for name, value in setup.flags.items():
         words += _words(name, value, setup.engine)
     if setup.kv_cache_dtype != "auto" and setup.engine != "llama.cpp":
@@ -60,6 +62,23 @@ def launch_command(d: Deployment, served: str, dtype: str, quantization: str | N
     longest = d.model.max_context
     beyond = setup.engine == "vllm" and longest is not None and d.max_model_len > longest
     return f"{'VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 ' if beyond else ''}{shlex.join(words)}"
+
+
+def _ranks(setup: Setup) -> list[str]:
+    """How the model is divided, in the engine's own flags."""
+    apart = setup.engine == "sglang" and setup.attention_dp > 1
+    dp = setup.attention_dp if apart else setup.dp
+    words: list[str] = []
+    for flags, count in ((_TP, setup.tp), (_PP, setup.pp), (_DP, dp), (_EP, setup.ep)):
+        flag = flags.get(setup.engine)
+        words += [flag, str(count)] if flag and count > 1 else []
+    if setup.engine == "vllm" and setup.ep > 1 and not setup.flags.get("enable_expert_parallel"):
+        words.append("--enable-expert-parallel")
+    if apart and not setup.flags.get("enable_dp_attention"):
+        words.append("--enable-dp-attention")
+    if setup.engine == "vllm" and setup.dcp > 1:
+        words += ["--decode-context-parallel-size", str(setup.dcp)]
+    return words
 
 
 def _option(name: str, engine: str) -> str:

@@ -69,7 +69,7 @@ def _of_deployment(d: Deployment, asked: Asked) -> Iterator[Lever]:
     flag, chunk = BUDGET_FLAGS.get(d.setup.engine), budget_of(d) // 4
     if flag and chunk >= 512:
         name = f"steps of {count_text(chunk)} tokens"
-        note = "shorter stalls of decode, later first tokens"
+        note = "a long prompt takes more steps, each of which holds decoding up for less"
         yield Lever(name, {flag: chunk}, with_flags(d, **{flag: chunk}), asked, note)
 
 
@@ -141,7 +141,11 @@ def lever_row(lever: Lever) -> dict[str, Any] | None:
 
 def lever_times(d: Deployment, asked: Asked) -> dict[str, Any]:
     """TTFT, TPOT and tokens a second of the whole deployment under the load; None where it does not fit."""
-    clock, policy, replicas = clock_of(d), policy_of(d, asked.held(d.setup.engine)), dealt(d).replicas
+    clock, policy, replicas = (
+        clock_of(d),
+        policy_of(d, asked.held(d.setup.engine), shared=asked.shared),
+        dealt(d).replicas,
+    )
     if not room(d, policy, asked.length):
         return dict.fromkeys(_TIMES)
     share, busy = dealt_out(asked, replicas)
@@ -158,7 +162,7 @@ def _apart(d: Deployment, asked: Asked) -> dict[str, Any] | None:
     """Prompts on one such deployment, decoding on another: a closed loop of as many users."""
     if d.setup.engine in CONTEXT_DECIDES or asked.mode == "rate" or dealt(d).replicas > 1:
         return None
-    clock, policy = clock_of(d), policy_of(d, asked.held(d.setup.engine))
+    clock, policy = clock_of(d), policy_of(d, asked.held(d.setup.engine), shared=asked.shared)
     if not room(d, policy, asked.length):
         return None
     link = clock.accelerator.link_bytes_per_second

@@ -119,12 +119,16 @@ def phase_part(
     items = _counted(clock, step, leaf)
     flops = _whole("flops", "FLOP", [i.layers * i.flops for i in items], share)
     moved = _whole("bytes_read", "B", [i.layers * i.least_bytes for i in items], share)
+    expected = _whole("expected_bytes_read", "B", [i.layers * i.expected for i in items], share)
     return {
         **phase_times(clock, name, seconds, floor, leaf),
         "bound": bound_of(clock, step),
         "flops": flops,
         "bytes_read": moved,
-        "arithmetic_intensity": roofline.arithmetic_intensity(flops, moved) if value_of(moved) else None,
+        "expected_bytes_read": expected,
+        "arithmetic_intensity": roofline.arithmetic_intensity(flops, expected)
+        if value_of(expected)
+        else None,
     }
 
 

@@ -11,19 +11,18 @@ from kvplan.cost.weights import step_compute
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput
-from kvplan.facts.engine_versions import find_engine
 from kvplan.figure import Leaf, bare, value_of
 from kvplan.units import bytes_text, count_text, seconds_text
 from kvplan.verbs import fit as fitting
 from kvplan.verbs import series, size
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.asked import Asked, asked_of, at_once, refuse_later
-from kvplan.verbs.deploy import Size, Split, deployment, with_flags
+from kvplan.verbs.deploy import Size, with_flags
+from kvplan.verbs.described import described
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.latency import latency_part
 from kvplan.verbs.launch import launch_command, launch_notes
 from kvplan.verbs.levers import levers_part
-from kvplan.verbs.pasted import Pasted, settings
 from kvplan.verbs.phases import peaks
 from kvplan.verbs.timing import clock_of, policy_of
 from kvplan.verbs.verdict import sequences_of
@@ -32,18 +31,23 @@ CONTEXTS = (2048, 8192, 32768, 131072, 262144, 1048576)
 
 
 def plan(
-    model: ModelLike,
+    model: ModelLike | None = None,
     *,
-    gpu: str,
-    engine: str = "vllm",
+    gpu: str | None = None,
+    engine: str | None = None,
     engine_version: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dtype: str = "auto",
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    dcp: int | None = None,
+    attention_dp: int | None = None,
+    dtype: str | None = None,
     quantization: str | None = None,
-    kv_cache_dtype: str = "auto",
+    kv_cache_dtype: str | None = None,
     gpu_memory: Size = None,
-    dcp: int = 1,
+    memory_in_use: Size = None,
+    command: str | None = None,
     prompt_tokens: int | None = None,
     output_tokens: int | None = None,
     batch: int | None = None,
@@ -53,12 +57,15 @@ def plan(
     shared_prefix_tokens: int | None = None,
     speculative_tokens: int | None = None,
     acceptance: float | None = None,
+    ttft: str | float | None = None,
+    tpot: str | float | None = None,
     **flags: Any,
 ) -> Answer:
     """Memory, capacity, times of prefill and decode, what holds the deployment back, and its launch.
 
     The load is that of `latency`: its lengths, and one of `batch`, `concurrency` and `rate`; with either of
-    the first two, that many sequences of prompt and output must fit. `flags` are the engine's own settings.
+    the first two, that many sequences of prompt and output must fit. `ttft` and `tpot` are goals, `flags` the
+    engine's own settings, `command` a launch command.
     Returns the contract's `plan` document: bytes, tokens and seconds; `latency` is that of the verb. What
     is not known is None. Raises BadInput or UnknownName for anything that cannot be used.
     """
@@ -66,19 +73,26 @@ def plan(
         raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
     refuse_later(flags)
     wanted = at_once(batch, concurrency)
-    d = deployment(
-        model,
-        gpu=gpu,
-        engine=engine,
-        engine_version=engine_version,
-        split=Split(tp=tp, pp=pp, dcp=dcp),
-        dtype=dtype,
-        quantization=quantization,
-        kv_cache_dtype=kv_cache_dtype,
-        gpu_memory=gpu_memory,
-        flags=settings(flags, Pasted(), find_engine(engine)),
-        batch=wanted,
-    )
+    words: dict[str, Any] = {
+        "gpu": gpu,
+        "engine": engine,
+        "engine_version": engine_version,
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "ep": ep,
+        "dcp": dcp,
+        "attention_dp": attention_dp,
+        "dtype": dtype,
+        "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
+        "gpu_memory": gpu_memory,
+        "memory_in_use": memory_in_use,
+        "command": command,
+    }
+    d, read = described(model, words, flags, wanted)
+    said_dtype, scheme = (words[name] or read.named.get(name) for name in ("dtype", "quantization"))
+    whose = model if model not in (None, "") else read.model
     asked = asked_of(
         d,
         prompt_tokens=prompt_tokens,
@@ -90,12 +104,14 @@ def plan(
         shared_prefix_tokens=shared_prefix_tokens,
         speculative_tokens=speculative_tokens,
         acceptance=acceptance,
+        ttft=ttft,
+        tpot=tpot,
     )
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         fit = fitting.fit_part(d, wanted, leaf, asked.length)
         times = latency_part(d, asked, leaf)
-        said = [*fit.pop("notes"), *times.pop("notes")]
+        said = [*read.notes, *fit.pop("notes"), *times.pop("notes")]
         return {
             "size": _size_part(d, leaf),
             "fit": fit,
@@ -103,20 +119,20 @@ def plan(
             "contexts": _contexts(d, value_of(fit["memory"]["kv_pool_bytes"])),
             "limits": _limits(d, fit, said, times, asked),
             "levers": levers_part(d, asked) if leaf is bare else [],
-            "launch": _launch(d, fit, model, dtype, quantization),
+            "launch": _launch(d, fit, whose, said_dtype or "auto", scheme),
             "load": asked.document(leaf),
             "notes": [
                 *dict.fromkeys(said),
                 *size.weight_notes(d.model),
                 *size.uncrossed(d.model),
-                *launch_notes(d, quantization),
+                *launch_notes(d, scheme),
             ],
         }
 
     def draws(answer: dict[str, Any]) -> dict[str, Any]:
         memory, clock = answer["fit"]["memory"], clock_of(d)
         peak, rate = peaks(clock, step_compute(d.model))
-        policy = policy_of(d, asked.held(d.setup.engine))
+        policy = policy_of(d, asked.held(d.setup.engine), shared=asked.shared)
         return {
             "of": series.deployed(d),
             "memory": series.memory_parts(memory),
@@ -129,7 +145,7 @@ def plan(
 
 
 def _launch(
-    d: Deployment, fit: dict[str, Any], model: ModelLike, dtype: str, quantization: str | None
+    d: Deployment, fit: dict[str, Any], model: ModelLike | None, dtype: str, quantization: str | None
 ) -> str:
     """The command that starts it: with the longest length that fits, or none where nothing does."""
     served = d.model.id
@@ -180,7 +196,7 @@ def _limits(
 
 def _time_limits(times: dict[str, Any], asked: Asked) -> list[str]:
     decode = {key: value_of(value) for key, value in times["decode"].items()}
-    about = f"about {seconds_text(decode['step_seconds'])} a {'step' if asked.drafts else 'token'}"
+    about = f"about {seconds_text(decode['step_seconds'])} a step"
     if decode["low_seconds"] is not None:
         about += f", {seconds_text(decode['low_seconds'])} to {seconds_text(decode['high_seconds'])}"
     least = seconds_text(decode["lower_bound_seconds"])

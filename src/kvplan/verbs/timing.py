@@ -18,7 +18,7 @@ from kvplan.facts.accelerators import Accelerator
 from kvplan.facts.efficiency import fitted
 from kvplan.facts.formats import Format
 from kvplan.facts.kernels import devices_of
-from kvplan.figure import Leaf, Source, Trust, bare, least, named, value_of
+from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, least, most, named, value_of
 from kvplan.model.model import Model
 from kvplan.serve.load import Policy
 from kvplan.verbs.deploy import with_flags
@@ -129,10 +129,19 @@ def running_of(d: Deployment, length: int) -> float:
     return float(running_at_most(d, length, bare))
 
 
-def running_at_most(d: Deployment, length: int, leaf: Leaf) -> Any:
-    """Sequences of that length that run at once: what the cache holds and the engine's own limit."""
+@formula("sequence", "one copy of the shared prefix, the rest for each sequence's own tokens")
+def beside_shared(sequences_of_own: Number, shared_tokens: Number, own_tokens: Number) -> Number:
+    """Sequences that fit once the tokens they share are held once."""
+    return most(0, sequences_of_own - shared_tokens / own_tokens)
+
+
+def running_at_most(d: Deployment, length: int, leaf: Leaf, shared: int = 0) -> Any:
+    """Sequences of that length that run at once: what the cache holds and the engine's own limit.
+
+    `shared` of their tokens are the same and held once.
+    """
     memory = memory_of(d, leaf)
-    pool, length = memory["kv_pool_bytes"], min(length, d.max_model_len)
+    pool, own = memory["kv_pool_bytes"], max(1, min(length, d.max_model_len) - shared)
     capacity = capacity_of(d, value_of(pool), bare)
     limit, held = most_running(capacity), None
     found: list[Any] = []
@@ -142,14 +151,19 @@ def running_at_most(d: Deployment, length: int, leaf: Leaf) -> Any:
             leaf("most_running", limit, "sequence", Source(Trust.ENGINE_RULE, f"{d.setup.engine}: {where}"))
         )
     if d.setup.engine not in CONTEXT_DECIDES and (flag := LENGTHS.get(d.setup.engine)):
-        held = capacity_of(with_flags(d, **{flag: length}), pool, leaf).max_concurrency
+        held = capacity_of(with_flags(d, **{flag: own}), pool, leaf).max_concurrency
+        if held is not None and shared:
+            said = leaf("shared_prefix_tokens", shared, "token", Source(Trust.STATED, "the load"))
+            held = beside_shared(
+                held, said, leaf("own_tokens", own, "token", Source(Trust.STATED, "the rest"))
+            )
     if held is not None:
         found.append(named("sequences_held", "sequence", held))
     if not found:
         return float(UNLIMITED)
     groups = dealt(d).groups
-    most = least(*found)
-    return most * groups if groups > 1 else most
+    running = least(*found)
+    return running * groups if groups > 1 else running
 
 
 def held_tokens(engine: str, mode: str, length: int, output_tokens: int) -> int:
@@ -162,13 +176,13 @@ def held_tokens(engine: str, mode: str, length: int, output_tokens: int) -> int:
     return max(1, length if together or engine in whole else length - output_tokens // 2)
 
 
-def policy_of(d: Deployment, length: int, leaf: Leaf = bare) -> Policy:
-    """How the engine of a deployment schedules sequences of that length."""
+def policy_of(d: Deployment, length: int, leaf: Leaf = bare, shared: int = 0) -> Policy:
+    """How the engine of a deployment schedules sequences of that length, `shared` tokens of it the same."""
     engine, budget = d.setup.engine, budget_of(d, leaf)
     mixes = store.toml("efficiency/classes.toml")["mixes"]
     return Policy(
         budget=budget,
-        running=named("running_at_most", "sequence", running_at_most(d, length, leaf)),
+        running=named("running_at_most", "sequence", running_at_most(d, length, leaf, shared)),
         mixes=mixes.get(engine, True),
         pp=d.setup.pp,
         microbatches=engine != "llama.cpp",
