@@ -68,6 +68,26 @@ def reported_table() -> str:
     return "\n".join(out)
 
 
+def timed_table() -> str:
+    """How far estimates lie from measurements, from docs/accuracy.md: rows in reach beside all of them."""
+    page = (ROOT / "docs" / "accuracy.md").read_text("utf-8")
+    every, reach = (_medians(part) for part in page.split("\n## ")[1].split("| rows in reach |"))
+    lines = [
+        "| measured | median error | mean | its 80 % interval holds | median of all rows |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [f"| {name} | {' | '.join(found)} | {every[name][0]} |" for name, found in reach.items()]
+    return "\n".join(lines)
+
+
+def _medians(part: str) -> dict[str, tuple[str, str, str]]:
+    """(median, mean, coverage) by what is measured, of one table of the page."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if "%" in line
+    ]
+    return {row[0]: (row[3], row[4], row[6]) for row in rows if len(row) == 7}
+
+
 def tree() -> str:
     """The package's files, each with the first line of its docstring."""
     lines = ["```"]
@@ -90,7 +110,7 @@ def caption(path: Path) -> str:
 def filled(text: str) -> str:
     """README.md as it should read."""
     text = with_outputs(text)
-    for name, make in (("reported", reported_table), ("tree", tree)):
+    for name, make in (("reported", reported_table), ("timed", timed_table), ("tree", tree)):
         pattern = rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- end -->)"
         text = re.sub(
             pattern, lambda m, make=make: f"{m.group(1)}{make()}\n{m.group(2)}", text, flags=re.DOTALL
