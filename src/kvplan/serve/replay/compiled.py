@@ -1,0 +1,22 @@
+"""Compiles the functions of this package, and keeps what it compiled between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from kvplan.errors import BadInput
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """The function as machine code, made at its first call and cached on disk.
+
+    Raises BadInput where numba is not installed.
+    """
+    try:
+        import numba
+    except ImportError:
+        raise BadInput("simulate: needs numba; pip install 'kvplan[simulate]'") from None
+    return cast(F, numba.njit(cache=True, error_model="numpy")(function))

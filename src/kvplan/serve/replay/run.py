@@ -1,0 +1,409 @@
+"""Requests through replicas, from the first arrival to the last answer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kvplan.serve.replay.blocks import allocate, blocks_of, found, key_of, keyed_units, release
+from kvplan.serve.replay.clockwork import base_seconds, decode_seconds, many_steps, prefill_seconds
+from kvplan.serve.replay.compiled import compiled
+from kvplan.serve.replay.events import pop, push
+from kvplan.serve.replay.tables import (
+    ARRIVES,
+    DECODE_FIRST,
+    DECODES,
+    IS_PREFILLED,
+    MOVING,
+    OVER,
+    PLACE,
+    PREFILLS,
+    RATIO,
+    REJECTED,
+    RUNNING,
+    STATIC,
+    Deal,
+    Links,
+    Rules,
+    Times,
+)
+from kvplan.serve.replay.turns import (
+    any_planned,
+    asked,
+    free_places,
+    head_tokens,
+    plan,
+    push_tail,
+    visible,
+)
+
+
+@compiled
+def step_seconds(q: Any, s: Any, w: Links, u: Rules, t: Times, v: int) -> float:
+    """Seconds of the step that is planned."""
+    slots, context, tokens, ending, chunks = 0, 0, 0, 0, 0
+    seconds = 0.0
+    for i in range(s[v].count):
+        r = w.running[v, i]
+        planned = int(q[r].planned)
+        if q[r].status == PLACE or (planned > 0 and q[r].computed >= q[r].goal):
+            slots += 1
+            context += int(q[r].computed)
+            continue
+        if planned > 0:
+            end = int(q[r].computed) + planned
+            seconds += prefill_seconds(t, planned, end)
+            tokens += planned
+            chunks += 1
+            ending += end == q[r].goal
+    if chunks > 0:
+        seconds += t.prompt_launch_seconds
+    if u.order == STATIC and chunks > 0:  # nobody decodes beside prompts there
+        slots, context = 0, 0
+    if slots > 0:
+        seconds += decode_seconds(t, slots, context / slots)
+    rows = slots * u.positions
+    return seconds + base_seconds(t, tokens + rows, rows + ending)
+
+
+@compiled
+def ended(q: Any, w: Links, d: Deal, r: int, when: float) -> None:
+    """A request is over: those who wait for it come after their think time."""
+    if d.users > 0:
+        if w.counters[1] < len(q):
+            i = w.counters[1]
+            w.counters[1] += 1
+            push(w, when + q[i].think, i * 4 + ARRIVES)
+        return
+    i = q[r].child
+    while i >= 0:
+        push(w, when + q[i].think, i * 4 + ARRIVES)
+        i = q[i].sibling
+
+
+@compiled
+def progress(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, steps: int) -> None:
+    """What `steps` such steps made, and who is over, in the order of the running list."""
+    kept = 0
+    for i in range(s[v].count):
+        r = w.running[v, i]
+        stays = True
+        planned = int(q[r].planned)
+        if planned > 0 and q[r].status == RUNNING:
+            q[r].planned = 0
+            if q[r].computed < q[r].goal:
+                q[r].computed += planned
+                if q[r].computed == q[r].goal:
+                    q[r].made += 1
+                    q[r].base, q[r].decoded = q[r].made, 0
+                    if q[r].made == 1:
+                        q[r].first = s[v].clock
+            else:
+                q[r].decoded += steps
+                made = int(q[r].base) + math.floor(q[r].decoded * u.gain + 1e-9)
+                q[r].made = min(int(q[r].output), made)
+                q[r].computed = q[r].prompt + q[r].made - 1
+            if q[r].made == asked(q, s, v, r):
+                stays = over(q, s, w, u, d, v, r)
+        if stays:
+            w.running[v, kept] = r
+            kept += 1
+    s[v].count = kept
+    if u.order == STATIC:
+        for i in range(kept):
+            if q[w.running[v, i]].status != PLACE:
+                return
+        free_places(q, s, w, u, d, v)
+
+
+@compiled
+def over(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int) -> bool:
+    """A request has all its tokens; whether it keeps its place."""
+    if s[v].role == PREFILLS and q[r].output > 1:
+        q[r].status, q[r].source = MOVING, v
+        push(w, s[v].clock, r * 4 + IS_PREFILLED)
+        return False
+    q[r].finish = s[v].clock
+    ended(q, w, d, r, s[v].clock)
+    if u.order == STATIC:
+        q[r].status = PLACE
+        return True
+    q[r].status = OVER
+    release(q, s, w, u, d, v, r, False)
+    return False
+
+
+@compiled
+def sample(s: Any, w: Links, u: Rules, v: int) -> None:
+    """Note who runs and waits, and what is held, now and then."""
+    held = u.blocks - s[v].free
+    if held > w.totals[v, 4]:
+        w.totals[v, 4] = held
+    if s[v].clock < s[v].sample_at:
+        return
+    k = s[v].sampled
+    most = w.samples.shape[1]
+    if k == most:
+        for i in range(most // 2):
+            w.samples[v, i] = w.samples[v, 2 * i]
+        k = most // 2
+        s[v].sample_gap = 2 * (s[v].clock - w.samples[v, 0, 0]) / most
+    w.samples[v, k, 0], w.samples[v, k, 1] = s[v].clock, s[v].count
+    w.samples[v, k, 2], w.samples[v, k, 3] = s[v].waiting, held
+    s[v].sampled = k + 1
+    s[v].sample_at = s[v].clock + s[v].sample_gap
+
+
+@compiled
+def growth(q: Any, s: Any, w: Links, u: Rules, v: int, steps: int) -> int:
+    """Blocks that all who decode need for so many steps."""
+    need = 0
+    for i in range(s[v].count):
+        r = w.running[v, i]
+        if q[r].status == RUNNING:
+            need += max(0, blocks_of(u, int(q[r].computed) + steps) - int(q[r].held))
+    return need
+
+
+@compiled
+def registers(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, steps: int) -> int:
+    """Units that so many steps register; -1 where one of them is registered already, by itself or in them."""
+    count, twice = 0, False
+    for mark in (True, False):  # mark each key once, then unmark
+        for i in range(s[v].count):
+            r = w.running[v, i]
+            if q[r].status != RUNNING:
+                continue
+            filled = min((int(q[r].computed) + steps) // u.unit_tokens, keyed_units(q, u, d, r))
+            for unit in range(int(q[r].units), filled):
+                key = key_of(q, u, d, r, unit)
+                if mark:
+                    twice = twice or w.holders[v, key] != -1
+                    if w.holders[v, key] == -1:
+                        w.holders[v, key] = -2
+                    count += 1
+                elif w.holders[v, key] == -2:
+                    w.holders[v, key] = -1
+    return -1 if twice else count
+
+
+@compiled
+def calm(q: Any, s: Any, w: Links, v: int) -> tuple[int, int, int, int]:
+    """(slots, those who decode, their contexts, steps until one is over); no slots where a prompt is open."""
+    slots, active, context, steps = 0, 0, 0, 1 << 40
+    for i in range(s[v].count):
+        r = w.running[v, i]
+        if q[r].status == MOVING:
+            continue
+        slots += 1
+        context += int(q[r].computed)
+        if q[r].status == PLACE:
+            continue
+        if q[r].computed < q[r].goal:
+            return 0, 0, 0, 0
+        active += 1
+        steps = min(steps, int(q[r].output) - int(q[r].made))
+    return slots, active, context, steps
+
+
+@compiled
+def blocked(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, slots: int) -> bool:
+    """Whether the queue's head stays where it is as long as the same requests decode."""
+    if u.admit == RATIO or (u.order != STATIC and q[s[v].first].source >= 0):
+        return False
+    if u.order == STATIC:
+        return True
+    if not visible(q, s, u, v, s[v].first):
+        return False
+    left = u.budget - slots if u.order == DECODE_FIRST else u.budget
+    return head_tokens(q, s, w, u, d, v, left, u.order != DECODE_FIRST)[0] == 0
+
+
+@compiled
+def leap(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: float) -> int:
+    """Many decode steps at once, as many as pass before anything else happens; 0: a step must be made."""
+    if u.positions != 1 or u.gain != 1.0:
+        return 0
+    slots, active, context, steps = calm(q, s, w, v)
+    if active == 0 or (u.order == DECODE_FIRST and slots > u.budget):
+        return 0
+    if s[v].waiting > 0 and not blocked(q, s, w, u, d, v, slots):
+        return 0
+    if growth(q, s, w, u, v, steps) > s[v].free:
+        low, high = 0, steps  # low fits, high does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if growth(q, s, w, u, v, middle) <= s[v].free:
+                low = middle
+            else:
+                high = middle
+        steps = low
+    if steps < 2:
+        return 0
+    base = base_seconds(t, slots, slots)
+    done, spent, last = many_steps(t, base, slots, context / slots, active / slots, steps, until - s[v].clock)
+    if u.caching and len(d.stream_base) > 0:
+        registered = registers(q, s, w, u, d, v, done)
+        if registered < 0 or (registered > 0 and s[v].waiting > 0):
+            return 0
+    for i in range(s[v].count):
+        r = w.running[v, i]
+        if q[r].status == RUNNING:
+            allocate(q, s, w, u, d, v, r, done)
+            q[r].planned = done
+    s[v].start = s[v].clock + spent - last
+    s[v].clock += spent
+    s[v].ratio = max(u.ratio_least, s[v].ratio - done * u.ratio_fall)
+    return done
+
+
+@compiled
+def advance(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: float) -> None:
+    """Steps of a replica until a time, until it has nothing to do, or until something new will happen."""
+    events = w.counters[0]
+    while s[v].clock < until and w.counters[0] == events:
+        steps = leap(q, s, w, u, t, d, v, until)
+        if steps == 0:
+            plan(q, s, w, u, d, v)
+            if not any_planned(q, s, w, v):
+                if s[v].busy:  # nothing was known a step ahead; now it is idle
+                    s[v].busy = False
+                    continue
+                s[v].stalled = True
+                return
+            seconds = step_seconds(q, s, w, u, t, v)
+            s[v].start = s[v].clock
+            s[v].clock += seconds
+            steps = 1
+        s[v].busy = True
+        w.totals[v, 0] += steps
+        sample(s, w, u, v)
+        progress(q, s, w, u, d, v, steps)
+
+
+@compiled
+def load(s: Any, v: int) -> int:
+    """Requests that a replica has."""
+    return int(s[v].waiting) + int(s[v].count)
+
+
+@compiled
+def least_loaded(s: Any, role: int) -> int:
+    """The replica of that role with the fewest requests, the first of equals."""
+    best = -1
+    for v in range(len(s)):
+        if s[v].role == role and (best < 0 or load(s, v) < load(s, best)):
+            best = v
+    return best
+
+
+@compiled
+def dealt(q: Any, s: Any, w: Links, u: Rules, d: Deal, r: int, role: int) -> int:
+    """The replica that a request goes to.
+
+    Prefix-aware routing is the one of SGLang's router: the longest prefix found, if at least 0.3 of the
+    prompt, while no replica has 64 requests and half as many again more than another; else the least loaded.
+    """
+    replicas = len(s)
+    if d.routing == 0:
+        v = w.counters[2]
+        while True:
+            v = (v + 1) % replicas
+            if s[v].role == role:
+                w.counters[2] = v
+                return int(v)
+    calmest = least_loaded(s, role)
+    if d.routing == 1:
+        return calmest
+    most, best, best_units = load(s, calmest), calmest, 0
+    for v in range(replicas):
+        if s[v].role == role:
+            most = max(most, load(s, v))
+            shared = found(q, w, u, d, v, r)[0]
+            if shared > best_units:
+                best, best_units = v, shared
+    unbalanced = most - load(s, calmest) > 64 and most > 1.5 * load(s, calmest)
+    if unbalanced or best_units * u.unit_tokens < 0.3 * q[r].prompt:
+        return calmest
+    return best
+
+
+@compiled
+def wake(s: Any, v: int, when: float) -> None:
+    """Something happened to a replica: if it was idle, it is then."""
+    if s[v].clock < when:
+        s[v].clock = when
+        s[v].busy = False
+    s[v].stalled = False
+
+
+@compiled
+def arrive(q: Any, s: Any, w: Links, u: Rules, d: Deal, r: int, when: float) -> None:
+    """A request joins a queue, or is refused."""
+    q[r].arrived = when
+    longest = int(q[r].prompt) + int(q[r].output) - 1 + u.positions - 1
+    if q[r].prompt + q[r].output > u.max_model_len or blocks_of(u, longest) > u.blocks:
+        q[r].status = REJECTED
+        ended(q, w, d, r, when)
+        return
+    v = dealt(q, s, w, u, d, r, s[0].role)
+    q[r].replica = v
+    wake(s, v, when)
+    push_tail(q, s, v, r)
+
+
+@compiled
+def happen(q: Any, s: Any, w: Links, u: Rules, d: Deal, when: float) -> None:
+    """The next event of the heap."""
+    what = pop(w)
+    r, kind = what // 4, what % 4
+    if kind == ARRIVES:
+        arrive(q, s, w, u, d, r, when)
+    elif kind == IS_PREFILLED:
+        v = least_loaded(s, DECODES)
+        q[r].replica = v
+        q[r].goal = 0
+        wake(s, v, when)
+        # what it holds where it was computed stays held until it is moved
+        q[r].kept = -1
+        q[r].moved_blocks = q[r].held
+        q[r].moved_units = q[r].units
+        q[r].held, q[r].units = 0, 0
+        push_tail(q, s, v, r)
+    else:
+        from_there, here = q[r].source, q[r].replica
+        held, units = q[r].held, q[r].units
+        q[r].held, q[r].units = q[r].moved_blocks, q[r].moved_units
+        release(q, s, w, u, d, from_there, r, False)
+        q[r].held, q[r].units = held, units
+        q[r].source, q[r].status = -1, RUNNING
+        wake(s, from_there, when)
+        wake(s, here, when)
+
+
+@compiled
+def run(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, next_arrival: int, most: int) -> int:
+    """Go on until `most` more arrivals have come; the arrival that is next, n + 1 where all is over."""
+    n = len(q)
+    stop = min(n, next_arrival + most)
+    while True:
+        at = q[next_arrival].arrival if next_arrival < n else math.inf
+        coming = w.event_at[0] if w.counters[0] > 0 else math.inf
+        soon = min(at, coming)
+        chosen = -1
+        for v in range(len(s)):
+            if not s[v].stalled and s[v].clock < soon and (chosen < 0 or s[v].clock < s[chosen].clock):
+                chosen = v
+        if chosen >= 0:
+            advance(q, s, w, u, t, d, chosen, soon)
+        elif soon == math.inf:
+            return n + 1
+        elif coming < at or (coming == at and w.event[0] // 4 < next_arrival):
+            happen(q, s, w, u, d, coming)
+        else:
+            arrive(q, s, w, u, d, next_arrival, at)
+            next_arrival += 1
+            while next_arrival < n and q[next_arrival].arrival != q[next_arrival].arrival:
+                next_arrival += 1
+            if next_arrival >= stop and next_arrival < n:
+                return next_arrival
