@@ -171,9 +171,9 @@ def test_a_step_past_a_chunks_end_reads_one_token_of_it() -> None:
     ("model", "gpu", "taken", "missing"),
     [
         ("deepseek-v3", "a100-sxm-80gb", "bf16", "fp8"),
-        ("openai/gpt-oss-20b", "h100", "fp8", "fp4"),
+        ("openai/gpt-oss-20b", "h100", "bf16", "fp4"),
         ("llama-3.1-8b", "v100-sxm2-32gb", "fp16", "bf16"),
-        ("openai/gpt-oss-20b", "l4", "fp8", "fp4"),
+        ("openai/gpt-oss-20b", "l4", "bf16", "fp4"),
     ],
 )
 def test_a_peak_names_the_format_it_is_of(model: str, gpu: str, taken: str, missing: str) -> None:

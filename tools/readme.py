@@ -92,9 +92,11 @@ def tree() -> str:
     """The package's files, each with the first line of its docstring."""
     lines = ["```"]
     package = ROOT / "src" / "kvplan"
-    for folder in [package, *sorted(p.parent for p in package.glob("*/__init__.py"))]:
+    for folder in [package, *sorted(p.parent for p in package.rglob("*/__init__.py"))]:
         if folder != package:
-            lines.append(f"{folder.name + '/':25}{caption(folder / '__init__.py')}")
+            lines.append(
+                f"{folder.relative_to(package).as_posix() + '/':25}{caption(folder / '__init__.py')}"
+            )
         for path in sorted(folder.glob("*.py")):
             if path.stem not in ("__init__", "__main__"):
                 indent = "  " if folder != package else ""

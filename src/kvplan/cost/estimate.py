@@ -168,7 +168,7 @@ class Clock:
         if leaf is bare:
             kernels: Any = 0.0
             for item in items_of(self.ops, step):
-                kernels = kernels + item.layers * self._item_seconds(item, bare)
+                kernels = kernels + item.layers * self.item_seconds(item, bare)
         else:
             kernels = total([part.seconds for part in self.timed(step, leaf)])
         return kernels + self.overhead_seconds(step, leaf)
@@ -200,7 +200,7 @@ class Clock:
         """Every operation of the step with its estimate and its floor."""
         found = []
         for item in items_of(self.ops, step, leaf):
-            seconds = named(f"{item.name}_seconds", "s", item.layers * self._item_seconds(item, leaf))
+            seconds = named(f"{item.name}_seconds", "s", item.layers * self.item_seconds(item, leaf))
             floor: Any = 0.0
             if item.kind not in COLLECTIVES and item.kind != "pointwise":
                 floor = item.layers * self._item_floor(item, leaf)
@@ -238,7 +238,8 @@ class Clock:
         rate = leaf("bytes_per_second", self.bandwidth, "B/s", self._bandwidth_source)
         return floor_seconds(item.least_flops, peak, item.least_bytes, rate)
 
-    def _item_seconds(self, item: Item, leaf: Leaf) -> Any:
+    def item_seconds(self, item: Item, leaf: Leaf = bare) -> Any:
+        """The estimate of one operation of one layer."""
         if item.kind in COLLECTIVES:
             return self._exchange_seconds(item, leaf)
         c = self.constants(item)
