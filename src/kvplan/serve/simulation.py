@@ -253,13 +253,13 @@ def _state(u: tables.Rules, fleet: Fleet, n: int, keys: int, users: int) -> tupl
     for name in ("first", "last", "head", "tail"):
         s[name] = -1
     return s, tables.Links(
-        running=np.zeros((many, max(1, min(u.max_running, n, u.blocks))), np.int32),
+        running=np.zeros((many, max(1, min(u.max_running, n, u.blocks))), np.int64),
         after=np.full((many, keys + runs), -1, np.int32),
         before=np.full((many, keys + runs), -1, np.int32),
         holders=np.full((many, keys), -1, np.int32),
         run_blocks=np.zeros((many, runs), np.int32),
         run_units=np.zeros((many, runs), np.int32),
-        run_owner=np.zeros((many, runs), np.int32),
+        run_owner=np.zeros((many, runs), np.int64),
         spare=np.tile(np.arange(runs, dtype=np.int32)[::-1], (many, 1)),
         totals=np.zeros((many, 5), np.int64),
         samples=np.zeros((many, SAMPLES, 4)),

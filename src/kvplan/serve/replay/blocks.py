@@ -140,8 +140,9 @@ def allocate(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int, tokens
 
 
 @compiled
-def release(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int, again: bool) -> None:
-    """All blocks of a request go back; `again`: it will look for what it leaves."""
+def release(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int) -> int:
+    """All blocks of a request go back; the node that has those no one else may find, -1 for none."""
+    node = -1
     own = int(q[r].held) - int(q[r].units) * u.unit_blocks
     if not u.caching:
         s[v].fresh += own
@@ -151,8 +152,6 @@ def release(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int, again: 
         node = run + w.holders.shape[1]
         w.run_blocks[v, run], w.run_owner[v, run] = own, r
         w.run_units[v, run] = max(0, int(q[r].computed) // u.unit_tokens - int(q[r].units))
-        if again:
-            q[r].kept = node
         append(s, w, v, node)
     s[v].free += own
     for unit in range(int(q[r].units) - 1, -1, -1):
@@ -162,6 +161,7 @@ def release(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int, again: 
             append(s, w, v, key)
             s[v].free += u.unit_blocks
     q[r].held, q[r].units = 0, 0
+    return node
 
 
 @compiled
@@ -192,7 +192,7 @@ def claim(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int, shared: i
     for unit in range(shared):
         hold(s, w, u, v, key_of(q, u, d, r, unit))
     if q[r].kept >= 0:
-        node = q[r].kept
+        node = int(q[r].kept)
         q[r].kept = -1
         if kept > 0:
             run = node - w.holders.shape[1]

@@ -15,8 +15,18 @@ def compiled(function: F) -> F:
 
     Raises BadInput where numba is not installed.
     """
+    return _made(function, inner=True)
+
+
+def entry(function: F) -> F:
+    """The same, to be called from Python; the others are called by compiled functions alone."""
+    return _made(function, inner=False)
+
+
+def _made(function: F, *, inner: bool) -> F:
     try:
         import numba
     except ImportError:
         raise BadInput("simulate: needs numba; pip install 'kvplan[simulate]'") from None
-    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+    options = {"no_cpython_wrapper": inner, "no_cfunc_wrapper": True, "_nrt": False}
+    return cast(F, numba.njit(cache=True, error_model="numpy", **options)(function))

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvplan.serve.replay.blocks import allocate, blocks_of, found, key_of, keyed_units, release
 from kvplan.serve.replay.clockwork import base_seconds, decode_seconds, many_steps, prefill_seconds
-from kvplan.serve.replay.compiled import compiled
+from kvplan.serve.replay.compiled import compiled, entry
 from kvplan.serve.replay.events import pop, push
 from kvplan.serve.replay.tables import (
     ARRIVES,
@@ -129,7 +129,7 @@ def over(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int) -> bool:
         q[r].status = PLACE
         return True
     q[r].status = OVER
-    release(q, s, w, u, d, v, r, False)
+    release(q, s, w, u, d, v, r)
     return False
 
 
@@ -145,7 +145,8 @@ def sample(s: Any, w: Links, u: Rules, v: int) -> None:
     most = w.samples.shape[1]
     if k == most:
         for i in range(most // 2):
-            w.samples[v, i] = w.samples[v, 2 * i]
+            for field in range(4):
+                w.samples[v, i, field] = w.samples[v, 2 * i, field]
         k = most // 2
         s[v].sample_gap = 2 * (s[v].clock - w.samples[v, 0, 0]) / most
     w.samples[v, k, 0], w.samples[v, k, 1] = s[v].clock, s[v].count
@@ -371,10 +372,10 @@ def happen(q: Any, s: Any, w: Links, u: Rules, d: Deal, when: float) -> None:
         q[r].held, q[r].units = 0, 0
         push_tail(q, s, v, r)
     else:
-        from_there, here = q[r].source, q[r].replica
+        from_there, here = int(q[r].source), int(q[r].replica)
         held, units = q[r].held, q[r].units
         q[r].held, q[r].units = q[r].moved_blocks, q[r].moved_units
-        release(q, s, w, u, d, from_there, r, False)
+        release(q, s, w, u, d, from_there, r)
         q[r].held, q[r].units = held, units
         q[r].source, q[r].status = -1, RUNNING
         wake(s, from_there, when)
@@ -382,6 +383,16 @@ def happen(q: Any, s: Any, w: Links, u: Rules, d: Deal, when: float) -> None:
 
 
 @compiled
+def behind(s: Any, soon: float) -> int:
+    """The replica whose clock is the earliest, of those with something to do before that time; -1: none."""
+    chosen = -1
+    for v in range(len(s)):
+        if not s[v].stalled and s[v].clock < soon and (chosen < 0 or s[v].clock < s[chosen].clock):
+            chosen = v
+    return chosen
+
+
+@entry
 def run(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, next_arrival: int, most: int) -> int:
     """Go on until `most` more arrivals have come; the arrival that is next, n + 1 where all is over."""
     n = len(q)
@@ -390,10 +401,7 @@ def run(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, next_arrival: int
         at = q[next_arrival].arrival if next_arrival < n else math.inf
         coming = w.event_at[0] if w.counters[0] > 0 else math.inf
         soon = min(at, coming)
-        chosen = -1
-        for v in range(len(s)):
-            if not s[v].stalled and s[v].clock < soon and (chosen < 0 or s[v].clock < s[chosen].clock):
-                chosen = v
+        chosen = behind(s, soon)
         if chosen >= 0:
             advance(q, s, w, u, t, d, chosen, soon)
         elif soon == math.inf:

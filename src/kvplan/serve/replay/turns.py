@@ -111,7 +111,7 @@ def preempt(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, place: int) -> 
     """The request in that place gives its blocks back and goes to the queue's head."""
     r = w.running[v, place]
     leave(s, w, v, place)
-    release(q, s, w, u, d, v, r, True)
+    q[r].kept = release(q, s, w, u, d, v, r)
     q[r].computed, q[r].goal, q[r].decoded, q[r].planned = 0, 0, 0, 0
     push_head(q, s, v, r)
     q[r].preempted += 1
@@ -339,7 +339,7 @@ def prefill_first(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int) -> bool:
 def free_places(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int) -> None:
     """A static batch is over: everyone's blocks go back, in order."""
     for i in range(s[v].count):
-        release(q, s, w, u, d, v, w.running[v, i], False)
+        release(q, s, w, u, d, v, w.running[v, i])
     s[v].count = 0
 
 
