@@ -57,7 +57,13 @@ def test_a_table_that_squares_its_ranks_is_read_as_so_many_gpus() -> None:
 
 def test_ranks_that_are_honestly_so_many_are_left_alone() -> None:
     honest = row(
-        config="deepseek-ai__DeepSeek-R1.json", weight_dtype="fp8", n_gpus=8, tp=8, moe_tp=2, moe_ep=4
+        config="deepseek-ai__DeepSeek-R1.json",
+        weight_dtype="fp8",
+        n_gpus=8,
+        tp=8,
+        moe_tp=2,
+        moe_ep=4,
+        gpu_key="h200",
     )
     assert read_case(honest).notes == ()
     assert read_case(honest).clock.ops.ranks.ep == 4

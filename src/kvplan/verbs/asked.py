@@ -217,7 +217,9 @@ def _amount(
         return name, whole(f"--{name}", value, 1, MAX_BATCH), source
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 0 < float(value or 0) < 1e9:
-        raise BadInput(f"--rate: {shown(value)} is not requests a second; give a number above 0")
+        raise BadInput(
+            f"--rate: {shown(value)} is not requests a second; give a number above 0 and below a billion"
+        )
     return name, float(value or 0), source
 
 

@@ -21,7 +21,8 @@ def answered(path: str) -> Iterator[tuple[Any, dict[str, Any]]]:
         try:
             row = _row(line, number)
             case = read_case(row)
-            yield row, case_answer(case.clock, case.load, case.policy, case.mode, case.amount)
+            found = case_answer(case.clock, case.load, case.policy, case.mode, case.amount)
+            yield row, {**found, "notes": [*case.notes]}
         except KvplanError as error:
             yield row, {"error": " ".join(str(error).split())}
 

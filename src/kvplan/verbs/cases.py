@@ -43,6 +43,7 @@ MODES = {
     "llama-bench-pp": "prefill",
     "llama-bench-tg": "decode",
 }
+_TIGHT = "by the engine's own rules not one such sequence fits; a rougher budget stands in, of one at least"
 _RESERVE = 0.9, 2.5e9  # an engine that is not read: nine tenths of the memory, less 2.5 GB beside the weights
 
 
@@ -89,7 +90,10 @@ def read_case(row: Mapping[str, Any]) -> Case:
     kv = _kv_format(read)
     whole = int(load.depth + load.prompt_tokens + load.output_tokens)
     length = held_tokens(engine, MODES[mode], whole, int(load.output_tokens))
-    clock, policy = _served(_Key(read, model, accelerator, engine, version, ranks, kv), length)
+    key = _Key(read, model, accelerator, engine, version, ranks, kv)
+    clock, policy = _served(key, length)
+    if _is_tight(key, length):
+        notes.append(_TIGHT)
     return Case(clock, load, policy, MODES[mode], _amount(read, mode), engine, tuple(notes))
 
 
@@ -269,6 +273,7 @@ def _served(k: _Key, length: int) -> tuple[Clock, Policy]:
 
 _clocks: dict[tuple[Any, ...], tuple[Clock, Model]] = {}
 _rooms: dict[tuple[Any, ...], float] = {}
+_ruled_rooms: dict[tuple[Any, ...], float | None] = {}
 
 
 def _budget(engine: str) -> int:
@@ -293,14 +298,31 @@ def _running(k: _Key, shape: tuple[Any, ...], limit: Any, length: int) -> float:
     return found
 
 
-def _room(k: _Key, length: int) -> float:
-    if k.engine in ENGINES and k.ranks.attention_dp == 1:
+def _is_tight(k: _Key, length: int) -> bool:
+    """Whether the engine's rules answer, and leave no room for one sequence."""
+    ruled = _ruled(k, length)
+    return ruled is not None and ruled < 1
+
+
+def _ruled(k: _Key, length: int) -> float | None:
+    """Sequences by the engine's own rules; None where they do not answer (its version, split or length)."""
+    if k.engine not in ENGINES or k.ranks.attention_dp != 1:
+        return None
+    key = (id(k.model), k.accelerator.key, k.engine, k.version, k.ranks, k.kv, length)
+    if key not in _ruled_rooms:
+        while len(_ruled_rooms) >= 65536:
+            _ruled_rooms.pop(next(iter(_ruled_rooms)))
         try:
-            found = float(running_of(_deployment(k, length), length))
+            _ruled_rooms[key] = float(running_of(_deployment(k, length), length))
         except KvplanError:
-            found = 0.0  # not answered by the engine's rules (its version, split or length)
-        if found >= 1:
-            return found
+            _ruled_rooms[key] = None
+    return _ruled_rooms[key]
+
+
+def _room(k: _Key, length: int) -> float:
+    ruled = _ruled(k, length)
+    if ruled is not None and ruled >= 1:
+        return ruled
     a = device_of(k.accelerator)
     ops, (share, reserve) = _operations(k), _RESERVE
     weights = float(sum(m.layers * m.weight_bytes for m in ops.matmuls))

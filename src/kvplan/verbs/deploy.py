@@ -142,6 +142,8 @@ def _check_experts(model: Model, split: Split) -> None:
         raise BadInput(
             f"--ep: {split.ep} ranks share the experts and {ranks} are there; they are those of --tp × --dp"
         )
+    if split.ep > 1 and ranks % split.ep:
+        raise BadInput(f"--ep: {split.ep} does not divide the {ranks} ranks of --tp × --dp")
 
 
 def _check_accepted(model: Model, setup: Setup) -> None:

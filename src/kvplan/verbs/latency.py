@@ -14,7 +14,7 @@ from kvplan.facts.efficiency import is_measured, serving_fitted_on
 from kvplan.facts.kernels import fitted_on
 from kvplan.figure import Leaf, Source, Trust, bare, ceiling, least, most, named, value_of
 from kvplan.serve import steady
-from kvplan.serve.load import Load, Policy, plain
+from kvplan.serve.load import Load, Policy, plain, tokens_a_step
 from kvplan.serve.steady import Served
 from kvplan.units import bytes_text, count_text
 from kvplan.verbs import series
@@ -156,7 +156,10 @@ def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
     replicas = dealt(d).replicas
     prompts, running, found = _loaded(d, clock, load, policy, asked, leaf)
     busy = dealt_out(asked, replicas)[1]
-    serving = serving_part(clock, found, asked.mode, leaf, busy) if found else _nothing()
+    prefill = phase_part(clock, load, policy, prompts, "prefill", leaf)
+    decode = phase_part(clock, load, policy, running, "decode", leaf)
+    floors = least_times(load, prefill, decode, policy, prompts)
+    serving = serving_part(clock, found, asked.mode, floors, leaf, busy) if found else _nothing()
     if asked.output_tokens == 1:  # there is no further token
         for part in (serving, serving["low"], serving["high"]):
             part["tpot_seconds"] = None
@@ -164,8 +167,8 @@ def latency_part(d: Deployment, asked: Asked, leaf: Leaf) -> dict[str, Any]:
         serving["concurrency"] = leaf(asked.mode, asked.amount, "sequence", asked.source)
     simple, rule = plain(load), plain(policy)
     return {
-        "prefill": phase_part(clock, load, policy, prompts, "prefill", leaf),
-        "decode": phase_part(clock, load, policy, running, "decode", leaf),
+        "prefill": prefill,
+        "decode": decode,
         "ridge_point": ridge(clock, step_compute(d.model), leaf),
         "serving": serving,
         "operations": {
@@ -239,17 +242,39 @@ def case_answer(clock: Clock, load: Load, policy: Policy, mode: str, amount: flo
         seconds, floor, _ = phase(clock, load, policy, batch, "prefill")
         prefill = phase_times(clock, "prefill", seconds, floor)
     seconds, floor, _ = phase(clock, load, policy, running, "decode")
+    decode = phase_times(clock, "decode", seconds, floor)
+    floors = least_times(load, prefill, decode, policy, batch)
     return {
         "prefill": prefill,
-        "decode": phase_times(clock, "decode", seconds, floor),
-        "serving": serving_part(clock, found, mode),
+        "decode": decode,
+        "serving": serving_part(clock, found, mode, floors),
     }
 
 
-def serving_part(
-    clock: Clock, found: Served, mode: str, leaf: Leaf = bare, replicas: float = 1
+def least_times(
+    load: Load, prefill: dict[str, Any], decode: dict[str, Any], policy: Policy, prompts: Any
 ) -> dict[str, Any]:
-    """The contract's `serving` with its 80 % interval; rates are those of all `replicas`."""
+    """What no request is served below: the floors of its prompts and of a decode step's tokens."""
+    token = decode["lower_bound_seconds"]
+    token = token / tokens_a_step(load) if load.drafts else token
+    first = prefill["lower_bound_seconds"]
+    if first is not None and value_of(prompts) > policy.running:  # they take turns
+        first = first * (policy.running / prompts)
+    return {"ttft_seconds": first, "tpot_seconds": token}
+
+
+def serving_part(
+    clock: Clock,
+    found: Served,
+    mode: str,
+    floors: dict[str, Any],
+    leaf: Leaf = bare,
+    replicas: float = 1,
+) -> dict[str, Any]:
+    """The contract's `serving` with its 80 % interval; rates are those of all `replicas`.
+
+    First tokens and tokens take no less than their `floors`.
+    """
     values: dict[str, Any] = {}
     low: dict[str, Any] = dict.fromkeys(FIGURES)
     high: dict[str, Any] = dict.fromkeys(FIGURES)
@@ -258,10 +283,16 @@ def serving_part(
         unit = "s" if name.endswith("_seconds") and not name.endswith("per_second") else "/s"
         if value is not None and replicas > 1 and name.endswith("per_second"):
             value = value * leaf("replicas", replicas, "", Source(Trust.STATED, "--dp"))
+        least_seconds = floors.get(name)
+        if value is not None and least_seconds is not None and value_of(value) < value_of(least_seconds):
+            value = most(value, least_seconds)
         values[name] = named(name, unit, value)
         known = interval(clock, kind_of(name, mode), leaf)
         if value is not None and known is not None:
-            low[name], high[name] = named(name, unit, value * known[0]), named(name, unit, value * known[1])
+            lowest = value * known[0]
+            if least_seconds is not None and value_of(lowest) < value_of(least_seconds):
+                lowest = most(lowest, least_seconds)
+            low[name], high[name] = named(name, unit, lowest), named(name, unit, value * known[1])
     users = ceiling(found.concurrency * replicas if replicas > 1 else found.concurrency, 1)
     return {"concurrency": named("concurrency", "sequence", users), **values, "low": low, "high": high}
 

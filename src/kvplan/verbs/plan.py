@@ -117,7 +117,7 @@ def plan(
             "fit": fit,
             "latency": times,
             "contexts": _contexts(d, value_of(fit["memory"]["kv_pool_bytes"])),
-            "limits": _limits(d, fit, said, times, asked),
+            "limits": [*_goals(times, asked), *_limits(d, fit, said, times, asked)],
             "levers": levers_part(d, asked) if leaf is bare else [],
             "launch": _launch(d, fit, whose, said_dtype or "auto", scheme),
             "load": asked.document(leaf),
@@ -126,6 +126,7 @@ def plan(
                 *size.weight_notes(d.model),
                 *size.uncrossed(d.model),
                 *launch_notes(d, scheme),
+                *_undrafted(d, asked),
             ],
         }
 
@@ -142,6 +143,13 @@ def plan(
         }
 
     return Answer(compute, draws)
+
+
+def _undrafted(d: Deployment, asked: Asked) -> list[str]:
+    """The launch names no drafter that was not named."""
+    if not asked.drafts or d.setup.flags.get("speculative_config"):
+        return []
+    return ["times have drafted tokens and the launch names no drafter; add one, as in --speculative-config"]
 
 
 def _launch(
@@ -192,6 +200,25 @@ def _limits(
             f"so more ranks free weights but do not divide the cache"
         )
     return [*found, *_time_limits(times, asked)]
+
+
+def _goals(times: dict[str, Any], asked: Asked) -> list[str]:
+    """Each goal beside what the load sees."""
+    goals = {"ttft_seconds": asked.ttft, "tpot_seconds": asked.tpot}
+    found = []
+    for name, goal in goals.items():
+        seen = value_of(times["serving"][name])
+        if goal is None or (name == "tpot_seconds" and asked.output_tokens == 1):
+            continue
+        word = name.removesuffix("_seconds").upper()
+        verdict = "not known" if seen is None else f"{'within' if seen <= goal else 'over'} it"
+        shown = "" if seen is None else f" {seconds_text(seen)},"
+        found.append(f"{word} {_under(asked)}:{shown} {verdict} (goal {seconds_text(goal)})")
+    batch = value_of((times["batches"]["goal"] or {}).get("batch"))
+    if found:
+        most_users = f"up to {count_text(batch)} users" if batch else "no number of users"
+        found.append(f"{most_users} can be served within the goals")
+    return found
 
 
 def _time_limits(times: dict[str, Any], asked: Asked) -> list[str]:
