@@ -345,3 +345,13 @@ def test_every_explained_figure_of_a_fit_is_its_value(engine: str) -> None:
             value = value[part]
         assert figure.value == value, path
     assert answer.explain("kv_pool_bytes")
+
+
+def test_ranks_that_do_not_share_the_experts_share_each_of_them() -> None:
+    all_ranks, mixed = (
+        kvplan.fit("deepseek-ai/DeepSeek-R1", gpu="b200", tp=8, ep=ep, engine="sglang")["memory"][
+            "weight_bytes"
+        ]
+        for ep in (8, 4)
+    )
+    assert mixed == pytest.approx(all_ranks, rel=0.01)

@@ -39,7 +39,8 @@ def stored_bytes(values: Number, value_bits: Number, scale_bytes: Number) -> Num
 class Split:
     """How the weights are divided: tensor- and pipeline-parallel sizes, and which stage this rank is.
 
-    `ep` > 1: experts stay whole and are dealt over so many ranks.
+    `ep` > 1: experts are dealt over so many ranks, each divided over what is left of `tp`: none under vLLM,
+    where all ranks share the experts (SGLang's moe_tp_size, TensorRT-LLM's moe_tensor_parallel_size).
     """
 
     tp: int = 1
@@ -47,6 +48,11 @@ class Split:
     stage: int = 0
     pads: bool = True
     ep: int = 1
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share one expert."""
+        return max(1, self.tp // self.ep)
 
 
 def dtype_of(model: Model) -> Format:
@@ -128,10 +134,12 @@ def rank_copies(weight: Weight, split: Split) -> int:
 def rank_shape(weight: Weight, layer: Layer | None, split: Split) -> tuple[int, int]:
     """One copy's outputs and inputs on one rank."""
     outputs, inputs, tp = weight.outputs, weight.inputs, split.tp
+    if weight.part == "expert" and split.ep > 1:
+        tp = split.expert_tp
     if weight.split == "vocab" and split.pads and tp:
         padded = -(-outputs // VOCAB_PADDING) * VOCAB_PADDING
         return -(-padded // tp), inputs
-    if tp == 1 or (weight.part == "expert" and split.ep > 1):
+    if tp == 1:
         return outputs, inputs
     if weight.split in ("column", "expert") and not weight.name.startswith("down"):
         return -(-outputs // tp), inputs

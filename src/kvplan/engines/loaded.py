@@ -145,7 +145,7 @@ def with_kernel_padding(model: Model, split: Split, arch: str | None) -> Model:
     rule = store.toml("loading.toml")["padding"]["mxfp4"]
     rule = rule["marlin"] if arch in rule["marlin"]["archs"] else rule
     inner, hidden = (
-        int(rule["inner_multiple"]) * (1 if split.ep > 1 else split.tp),
+        int(rule["inner_multiple"]) * split.expert_tp,
         int(rule["hidden_multiple"]),
     )
     changed: dict[int, Layer] = {}
