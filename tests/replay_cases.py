@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from kvplan.facts.scheduling import Scheduling
-from kvplan.serve.simulation import Outcome, Pool
+from kvplan.serve.replay import blocks, tables
+from kvplan.serve.replay.run import run
+from kvplan.serve.simulation import Fleet, Outcome, Pool, State, begun, first_arrival
 from kvplan.serve.step_times import StepTimes
 from kvplan.serve.workload import Workload, workload_of
 from plain_simulator import Engine, Policy, Result, Times
@@ -102,3 +106,74 @@ def differences(plain: Result, outcome: Outcome, request_seconds: float) -> list
     )
     same = (np.allclose(np.array(a, float), b, rtol=1e-9, atol=1e-9, equal_nan=True) for _, a, b in pairs)
     return [name for (name, _, _), alike in zip(pairs, same, strict=True) if not alike]
+
+
+def moments(
+    workload: Workload, pool: Pool, scheduling: Scheduling, times: StepTimes, fleet: Fleet | None = None
+) -> Iterator[State]:
+    """The kernel's arrays after each arrival of its own, and at the end."""
+    state = begun(workload, pool, scheduling, times, fleet or Fleet())
+    first = first_arrival(state[0])
+    while first <= len(workload):
+        first = int(run(*state, first, 1))
+        yield state
+
+
+def audit(state: State) -> None:
+    """Nothing is lost: every block is held or free, every request somewhere."""
+    q, s, w, u, _, _ = state
+    for v in range(len(s)):
+        free = s[v]["fresh"] + _queued(state, v)
+        assert free == s[v]["free"]
+        assert _held(state, v) + free == u.blocks
+        waiting, r = 0, s[v]["first"]
+        while r >= 0:
+            assert q[r]["status"] == tables.WAITING
+            assert q[r]["replica"] == v
+            waiting, last, r = waiting + 1, r, q[r]["following"]
+            assert r >= 0 or last == s[v]["last"]
+        assert waiting == s[v]["waiting"]
+    running = np.concatenate([w.running[v, : s[v]["count"]] for v in range(len(s))])
+    assert len(set(running)) == len(running)
+    assert set(q["status"][running]) <= {tables.RUNNING, tables.MOVING, tables.PLACE}
+    arrived = int(np.sum(~np.isnan(q["arrived"])))
+    gone = np.isin(q["status"], (tables.OVER, tables.REJECTED)).sum()
+    between = np.sum((q["status"] == tables.MOVING) & (q["held"] > 0)) - np.sum(
+        q["status"][running] == tables.MOVING
+    )
+    assert arrived == s["waiting"].sum() + len(running) + gone + between
+
+
+def _queued(state: State, v: int) -> int:
+    """Blocks in a replica's free queue; its links, keys and runs are in order."""
+    _, s, w, u, _, _ = state
+    keys, total, runs = w.holders.shape[1], 0, 0
+    node, before = s[v]["head"], -1
+    while node >= 0:
+        assert w.before[v, node] == before
+        if node < keys:
+            assert w.holders[v, node] == 0
+            total += u.unit_blocks
+        else:
+            assert w.run_blocks[v, node - keys] > 0
+            total += w.run_blocks[v, node - keys]
+            runs += 1
+        node, before = w.after[v, node], node
+    assert before == s[v]["tail"]
+    assert runs + s[v]["spares"] == len(w.run_blocks[v]) or not u.caching
+    return int(total)
+
+
+def _held(state: State, v: int) -> int:
+    """Blocks that requests hold on a replica; each shared one is held by as many as the kernel counts."""
+    q, s, w, u, _, d = state
+    here = [(r, q[r]["held"], q[r]["units"]) for r in w.running[v, : s[v]["count"]]]
+    elsewhere = np.flatnonzero(q["source"] == v)
+    here += [(r, q[r]["moved_blocks"], q[r]["moved_units"]) for r in elsewhere]
+    own, holders = 0, Counter()
+    for r, held, units in here:
+        own += int(held) - int(units) * u.unit_blocks
+        holders.update(blocks.key_of.py_func(q.view(np.recarray), u, d, r, unit) for unit in range(units))
+    for key, count in enumerate(w.holders[v]):
+        assert count == holders[key] or (count <= 0 and not holders[key])
+    return own + len(holders) * u.unit_blocks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,8 @@ VICTIMS = {"last": tables.LAST, "least-made": tables.LEAST_MADE}
 ROUTINGS = ("round-robin", "least-loaded", "prefix")
 SAMPLES = 2048
 _AT_A_TIME = 20_000  # arrivals between two reports of progress
+
+State = tuple[Any, Any, tables.Links, tables.Rules, tables.Times, tables.Deal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +101,39 @@ def simulate(
     `report` is told now and then how many of the requests have arrived. Raises BadInput where the step's
     budget is smaller than one sequence's positions, or the pool's units are no multiple of its blocks.
     """
-    fleet = fleet or Fleet()
-    _check(pool, fleet, scheduling)
-    rules, n = _rules(pool, scheduling), len(workload)
-    deal, requests, keys = _requests(workload, pool, fleet)
-    replicas, links = _state(rules, fleet, n, keys, workload.users)
-    first = 0
-    while first < n and math.isnan(requests["arrival"][first]):
-        first += 1
+    state = begun(workload, pool, scheduling, times, fleet or Fleet())
+    requests, replicas, links, *_ = state
+    n, first = len(workload), first_arrival(requests)
     while first <= n:
         if report is not None:
             report(min(first, n), n)
         most = _AT_A_TIME if report is not None else n + 1
-        first = int(run(requests, replicas, links, rules, times.table(), deal, first, most))
+        first = int(run(*state, first, most))
     if report is not None:
         report(n, n)
     return _outcome(requests, replicas, links)
 
 
+def begun(workload: Workload, pool: Pool, scheduling: Scheduling, times: StepTimes, fleet: Fleet) -> State:
+    """The arrays that `run` works on, as they are before anything has happened."""
+    _check(pool, fleet, scheduling)
+    rules = _rules(pool, scheduling)
+    deal, requests, keys = _requests(workload, pool, fleet)
+    replicas, links = _state(rules, fleet, len(workload), keys, workload.users)
+    return requests, replicas, links, rules, times.table(), deal
+
+
+def first_arrival(requests: Any) -> int:
+    """The first request that waits for no other."""
+    known = np.flatnonzero(~np.isnan(requests["arrival"]))
+    return int(known[0]) if len(known) else len(requests)
+
+
 def _check(pool: Pool, fleet: Fleet, scheduling: Scheduling) -> None:
     if scheduling.order == "static" and pool.positions > 1:
         raise BadInput("drafts: a static batch with drafts is not simulated; leave out one of them")
+    if scheduling.order == "static" and fleet.prefill:
+        raise BadInput("--prefill: a static batch is not simulated with prompts apart; leave out one of them")
     if pool.budget < pool.positions:
         raise BadInput(f"budget: {pool.budget} tokens a step are fewer than one sequence's {pool.positions}")
     if pool.unit_tokens % pool.block_tokens:
@@ -201,6 +214,7 @@ def _requests(w: Workload, pool: Pool, fleet: Fleet) -> tuple[tables.Deal, Any, 
         users=w.users,
         block_tokens_of_ids=w.prefix_block_tokens,
         keys_per_id=per_id,
+        entangled=bool(w.users or fleet.prefill or (w.after >= 0).any()),
         ids_start=ids_start,
         ids=ids,
         stream_base=base.astype(np.int64),

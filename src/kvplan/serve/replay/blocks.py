@@ -79,7 +79,7 @@ def drop_run(q: Any, s: Any, w: Links, v: int, node: int) -> None:
     unlink(s, w, v, node)
     run = node - w.holders.shape[1]
     owner = w.run_owner[v, run]
-    if q[owner].kept == node:
+    if q[owner].replica == v and q[owner].kept == node:
         q[owner].kept = -1
     w.spare[v, s[v].spares] = run
     s[v].spares += 1

@@ -260,9 +260,10 @@ def leap(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: f
 
 @compiled
 def advance(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: float) -> None:
-    """Steps of a replica until a time, until it has nothing to do, or until something new will happen."""
-    events = w.counters[0]
-    while s[v].clock < until and w.counters[0] == events:
+    """A step of a replica or more: until a time, until it has nothing to do or something new will happen."""
+    events, first = w.counters[0], True
+    while first or (s[v].clock < until and w.counters[0] == events):
+        first = False
         steps = leap(q, s, w, u, t, d, v, until)
         if steps == 0:
             plan(q, s, w, u, d, v)
@@ -392,6 +393,17 @@ def behind(s: Any, soon: float) -> int:
     return chosen
 
 
+@compiled
+def others(s: Any, d: Deal, mine: int) -> float:
+    """Until when nothing that other replicas are about to do concerns this one."""
+    until = math.inf
+    if d.entangled:
+        for v in range(len(s)):
+            if v != mine and not s[v].stalled:
+                until = min(until, s[v].clock)
+    return until
+
+
 @entry
 def run(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, next_arrival: int, most: int) -> int:
     """Go on until `most` more arrivals have come; the arrival that is next, n + 1 where all is over."""
@@ -403,7 +415,7 @@ def run(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, next_arrival: int
         soon = min(at, coming)
         chosen = behind(s, soon)
         if chosen >= 0:
-            advance(q, s, w, u, t, d, chosen, soon)
+            advance(q, s, w, u, t, d, chosen, min(soon, others(s, d, chosen)))
         elif soon == math.inf:
             return n + 1
         elif coming < at or (coming == at and w.event[0] // 4 < next_arrival):

@@ -135,6 +135,7 @@ class Deal(NamedTuple):
     users: int
     block_tokens_of_ids: int  # tokens of a prefix block
     keys_per_id: int
+    entangled: bool  # what ends on one replica may come to another
     ids_start: Any  # of each request, and the end of the last; one number where there are none
     ids: Any
     stream_base: Any  # first key of each stream; empty where there are none

@@ -11,6 +11,7 @@ from kvplan.serve.replay.tables import (
     IS_MOVED,
     LAST,
     MOVING,
+    OVER,
     PREFILLS,
     PROMPT,
     RUNNING,
@@ -339,7 +340,9 @@ def prefill_first(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int) -> bool:
 def free_places(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int) -> None:
     """A static batch is over: everyone's blocks go back, in order."""
     for i in range(s[v].count):
-        release(q, s, w, u, d, v, w.running[v, i])
+        r = w.running[v, i]
+        release(q, s, w, u, d, v, r)
+        q[r].status = OVER
     s[v].count = 0
 
 
