@@ -138,9 +138,7 @@ def audit(state: State) -> None:
     assert set(q["status"][running]) <= {tables.RUNNING, tables.MOVING, tables.PLACE}
     arrived = int(np.sum(~np.isnan(q["arrived"])))
     gone = np.isin(q["status"], (tables.OVER, tables.REJECTED)).sum()
-    between = np.sum((q["status"] == tables.MOVING) & (q["held"] > 0)) - np.sum(
-        q["status"][running] == tables.MOVING
-    )
+    between = np.sum((q["source"] >= 0) & (q["source"] == q["replica"]))
     assert arrived == s["waiting"].sum() + len(running) + gone + between
 
 
@@ -169,7 +167,9 @@ def _held(state: State, v: int) -> int:
     q, s, w, u, _, d = state
     here = [(r, q[r]["held"], q[r]["units"]) for r in w.running[v, : s[v]["count"]]]
     elsewhere = np.flatnonzero(q["source"] == v)
-    here += [(r, q[r]["moved_blocks"], q[r]["moved_units"]) for r in elsewhere]
+    for r in elsewhere:
+        left = q[r]["replica"] == v  # and has not come anywhere yet
+        here.append((r, *q[r][["held", "units"] if left else ["moved_blocks", "moved_units"]]))
     own, holders = 0, Counter()
     for r, held, units in here:
         own += int(held) - int(units) * u.unit_blocks

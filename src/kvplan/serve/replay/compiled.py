@@ -34,8 +34,8 @@ def entry(function: F) -> F:
     return cast(F, made)
 
 
-# No wrappers for C, no reference counts (no function makes an array), no exception for a division by 0: a third
-# of the time that compiling takes otherwise.
+# No wrappers for C, no reference counts (no function makes an array), no exception for a division by 0: that
+# is a third of the time that compiling takes otherwise.
 _LEAN: dict[str, Any] = {"no_cfunc_wrapper": True, "_nrt": False, "error_model": "numpy"}
 
 
