@@ -65,7 +65,8 @@ def test_an_import_of_a_later_layer_is_caught() -> None:
 
 
 def test_every_folder_of_the_package_has_its_place_in_the_order() -> None:
-    folders = {path.parent.name for path in ROOT.rglob("__init__.py") if path.parent != ROOT}
+    found = ROOT.rglob("__init__.py")
+    folders = {path.relative_to(ROOT).parts[0] for path in found if path.parent != ROOT}
     assert folders <= set(RANK)
 
 

@@ -17,11 +17,23 @@ if TYPE_CHECKING:
     from kvplan.verbs.fit import fit
     from kvplan.verbs.latency import latency
     from kvplan.verbs.plan import plan
+    from kvplan.verbs.simulate import simulate
     from kvplan.verbs.size import size
     from kvplan.verbs.timeline import timeline
 
 __version__ = "0.1.0"
-__all__ = ["KvplanError", "accelerators", "engines", "fit", "latency", "models", "plan", "size", "timeline"]
+__all__ = [
+    "KvplanError",
+    "accelerators",
+    "engines",
+    "fit",
+    "latency",
+    "models",
+    "plan",
+    "simulate",
+    "size",
+    "timeline",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from kvplan.facts.efficiency import era_of, fit_source, fitted, fitted_version
 from kvplan.facts.kernels import (
     Kernel,
     Link,
+    adjusted,
     find_kernel,
     find_link,
     half_accumulate,
@@ -286,7 +287,9 @@ class Clock:
             speed, shared = link_bytes_per_second(self.accelerator, item.ranks)
             link = find_link("all_gather" if item.kind == "send" else item.kind, self.accelerator.key, shared)
             speed *= (2 / item.ranks) ** link.share if shared else 1
-            scale = self.fit("link", shared=shared)
+            scale = min(
+                self.fit("link", shared=shared), 1 / max(link.link, link.one_shot)
+            )  # no more than all of it
             found = link, speed, scale, self.fit("collective_start")
             self._links[key] = found
         return found
@@ -322,6 +325,8 @@ class Clock:
         elif item.kind.endswith("decode"):
             memory = self.fit("decode_attention")
         k = find_kernel(item.kind, name, a.key)
+        if not self.dequantises and name == "bf16" and item.kind not in ("pointwise", "state_decode"):
+            k = adjusted(k, a.key)
         compute, memory = min(compute, 1 / k.compute), min(memory, 1 / k.memory)  # no more than all of it
         quantising = self.fit("quantising") if item.kind == "matmul" else 1.0
         return Constants(k, peak, floor_peak, compute, memory, quantising)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.errors import BadInput
-from kvplan.faces import picture
+from kvplan.faces import picture, run_picture
 from kvplan.faces.latency_report import amount_text
 from kvplan.verbs.answer import Answer
 
@@ -22,6 +22,10 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         return [picture.cache_held(rows["steps"], rows["of"])]
     if verb == "fit":
         return [picture.memory_split(rows["memory"], answer["memory"]["accelerator_bytes"], rows["of"])]
+    if verb == "simulate":
+        if not rows["timeline"]["seconds"]:
+            raise BadInput("--plot: nothing ran, so there is nothing to draw")
+        return run_picture.over_time(rows["timeline"], rows["of"])
     if verb == "latency":
         return _over_batch(answer, rows)
     of, load, roof = rows["of"], answer["load"], rows["roofline"]

@@ -55,7 +55,7 @@ def check_plot(name: str) -> Path:
         _part(path).unlink()
     except (OSError, ValueError) as error:
         raise _cannot_write(path, error) from None
-    _altair()
+    altair()
     return path
 
 
@@ -69,7 +69,8 @@ def _cannot_write(path: Path, error: Exception) -> BadInput:
     return BadInput(f"--plot: cannot write {shown(str(path))} ({reason}); name another file")
 
 
-def _altair() -> Any:
+def altair() -> Any:
+    """The drawing library. Raises BadInput where it is not installed."""
     try:
         import altair
         import vl_convert  # noqa: F401
@@ -99,13 +100,13 @@ def memory_split(rows: list[dict[str, Any]], device_bytes: int | None, of: str) 
 
     Where the device's memory is known a rule stands at it, which a bar that does not fit runs past.
     """
-    alt = _altair()
+    alt = altair()
     values = [
         {"part": _PART_NAMES.get(row["part"], row["part"]), "GiB": row["bytes"] / GiB, "order": i}
         for i, row in enumerate(rows)
         if row["bytes"]
     ]
-    title = _title("memory of one rank", of, offset=18)
+    title = headed("memory of one rank", of, offset=18)
     bar = alt.Chart(alt.Data(values=values), title=title, width=_WIDTH, height=60).mark_bar()
     drawn = bar.encode(
         x=alt.X("GiB:Q", title="GiB", stack="zero", axis=_axis()),
@@ -122,9 +123,9 @@ def memory_split(rows: list[dict[str, Any]], device_bytes: int | None, of: str) 
 
 def cache_growth(rows: list[dict[str, Any]], of: str) -> Any:
     """Bytes that one sequence holds over its tokens, an area per kind of cache."""
-    alt = _altair()
+    alt = altair()
     values, unit = _scaled(rows)
-    title = _title("cache of one sequence on one rank", of)
+    title = headed("cache of one sequence on one rank", of)
     return (
         alt.Chart(alt.Data(values=values), title=title, width=_WIDTH, height=_HEIGHT)
         .mark_area(interpolate="linear")
@@ -139,9 +140,9 @@ def cache_growth(rows: list[dict[str, Any]], of: str) -> Any:
 
 def cache_held(rows: list[dict[str, Any]], of: str) -> Any:
     """Bytes held after each step, a level per step, coloured by what ran."""
-    alt = _altair()
+    alt = altair()
     values, unit = _scaled(rows)
-    title = _title("cache held after each step", of)
+    title = headed("cache held after each step", of)
     axis = _axis(format=",d") if values[-1]["x"] > 1 else _axis(format="d", values=[0, 1])
     return (
         alt.Chart(alt.Data(values=values), title=title, width=_WIDTH, height=_HEIGHT)
@@ -159,13 +160,13 @@ def cache_held(rows: list[dict[str, Any]], of: str) -> Any:
 
 def decode_over_batch(rows: list[dict[str, Any]], of: str) -> Any:
     """The floor of a decode step over batch, its compute and memory parts, and where the cache is full."""
-    alt = _altair()
+    alt = altair()
     lines = [
         {"batch": row["batch"], "ms": row[f"{part}_seconds"] * 1e3, "part": part}
         for row in rows
         for part in _BINDS
     ]
-    title = _title("decode step: lower bound over batch", of)
+    title = headed("decode step: lower bound over batch", of)
     base = alt.Chart(alt.Data(values=lines), title=title, width=_WIDTH, height=_HEIGHT)
     drawn = base.mark_line(point=True).encode(
         x=alt.X("batch:Q", scale=alt.Scale(type="log", base=2), title="sequences", axis=_axis(tickCount=12)),
@@ -183,7 +184,7 @@ def decode_over_batch(rows: list[dict[str, Any]], of: str) -> Any:
 
 def served_over_batch(rows: list[dict[str, Any]], marks: dict[str, float | None], of: str) -> list[Any]:
     """Throughput and time of a token over users, with where the cache is full and where compute binds."""
-    alt = _altair()
+    alt = altair()
     values = [{**row, "ms": row["tpot_seconds"] * 1e3} for row in rows]
     rules = _marked(marks, values[-1]["batch"])
     found = []
@@ -191,7 +192,7 @@ def served_over_batch(rows: list[dict[str, Any]], marks: dict[str, float | None]
         ("output_tokens_per_second", "throughput over users", "output tokens a second"),
         ("ms", "time of a token over users", "TPOT, mean, ms"),
     ):
-        base = alt.Chart(alt.Data(values=values), title=_title(title, of), width=_WIDTH, height=_HEIGHT)
+        base = alt.Chart(alt.Data(values=values), title=headed(title, of), width=_WIDTH, height=_HEIGHT)
         line = base.mark_line(point=True, color=_PHASES["decode"]).encode(
             x=alt.X("batch:Q", scale=alt.Scale(type="log", base=2), title="users", axis=_axis(tickCount=12)),
             y=alt.Y(f"{field}:Q", title=name),
@@ -222,7 +223,7 @@ def _marked(marks: dict[str, float | None], last: float) -> list[tuple[float, st
 
 def roofline(points: list[dict[str, Any]], peak: float, rate: float, of: str) -> Any:
     """The roof of the accelerator, and where prefill and decode stand under it."""
-    alt = _altair()
+    alt = altair()
     ridge = peak / rate
     xs = [ridge * 4.0**k for k in range(-5, 5)]
     roof = [{"intensity": x, "tflops": min(peak, x * rate) / 1e12} for x in sorted([*xs, ridge])]
@@ -230,7 +231,7 @@ def roofline(points: list[dict[str, Any]], peak: float, rate: float, of: str) ->
     axis = alt.Axis(tickCount=6, labelFlush=False, labelOverlap="greedy", labelSeparation=8)
     x = alt.X("intensity:Q", scale=alt.Scale(type="log"), title="FLOP per byte read", axis=axis)
     y = alt.Y("tflops:Q", scale=alt.Scale(type="log"), title="rate of one rank, at most, TFLOP/s", axis=axis)
-    title = _title(f"roofline: ridge at {count_text(ridge)} FLOP per byte", of)
+    title = headed(f"roofline: ridge at {count_text(ridge)} FLOP per byte", of)
     line = alt.Chart(alt.Data(values=roof), title=title, width=_WIDTH, height=_HEIGHT).mark_line(color="#888")
     marks = alt.Chart(alt.Data(values=dots)).mark_point(size=90, filled=True, opacity=1)
     color = _color("phase", dots, _PHASES)
@@ -240,12 +241,12 @@ def roofline(points: list[dict[str, Any]], peak: float, rate: float, of: str) ->
 
 def page(charts: list[Any]) -> Any:
     """Several charts under one another, each with its own colours."""
-    return _altair().vconcat(*charts).resolve_scale(color="independent", stroke="independent")
+    return altair().vconcat(*charts).resolve_scale(color="independent", stroke="independent")
 
 
-def _title(what: str, of: str, offset: int = 8) -> Any:
+def headed(what: str, of: str, offset: int = 8) -> Any:
     """What a chart shows and, below, of which model, accelerators and load, a line each."""
-    return _altair().TitleParams(
+    return altair().TitleParams(
         what, subtitle=of.split("; "), anchor="start", frame="group", subtitleColor="#555", offset=offset
     )
 
@@ -253,19 +254,19 @@ def _title(what: str, of: str, offset: int = 8) -> Any:
 def _axis(**given: Any) -> Any:
     """An axis whose labels stand at their ticks and never run together."""
     rest = {"tickCount": 6, "labelFlush": False, "labelOverlap": "greedy", "labelSeparation": 8, **given}
-    return _altair().Axis(**rest)
+    return altair().Axis(**rest)
 
 
 def _color(field: str, values: list[dict[str, Any]], colours: dict[str, str]) -> Any:
     """A thing's colour, and the legend."""
-    return _altair().Color(f"{field}:N", title=None, scale=_scale(field, values, colours))
+    return altair().Color(f"{field}:N", title=None, scale=_scale(field, values, colours))
 
 
 def _scale(field: str, values: list[dict[str, Any]], colours: dict[str, str]) -> Any:
     """The colours of the things that occur, in their fixed order."""
     found = {row[field] for row in values}
     names = [name for name in colours if name in found]
-    return _altair().Scale(domain=names, range=[colours[name] for name in names])
+    return altair().Scale(domain=names, range=[colours[name] for name in names])
 
 
 def _rule(
@@ -275,7 +276,7 @@ def _rule(
 
     `above` the chart the label stands in a row of its own, and the rule reaches up to it.
     """
-    alt = _altair()
+    alt = altair()
     place = alt.Chart(alt.Data(values=[at])).encode(x=f"{field}:Q")
     centred = above and not row
     aside = 0 if centred else -5 if align == "right" else 5

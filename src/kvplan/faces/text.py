@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvplan.faces import fit_report, latency_report
+from kvplan.faces import fit_report, latency_report, simulate_report
 from kvplan.faces.table import Row, console, lines
 from kvplan.units import bytes_text, count_text, counted, decimal_text, seconds_text
 from kvplan.verbs.answer import Answer
@@ -297,4 +297,5 @@ _REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {
     "fit": fit_report.fit,
     "latency": latency_report.latency,
     "plan": _plan,
+    "simulate": simulate_report.simulate,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.facts import store
@@ -39,6 +39,7 @@ class Kernel:
     tile_seconds: float
     known: int
     source: Source
+    keys: tuple[str, ...] = ()  # accelerators it was timed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Link:
     share: float
     known: int
     source: Source
+    keys: tuple[str, ...] = ()
 
 
 def generation(key: str) -> str:
@@ -73,6 +75,19 @@ def devices_of(key: str) -> int:
     """How many devices an engine sees in one product of that name."""
     found = store.toml("efficiency/classes.toml")["devices"].get(key)
     return int(found["count"]) if found else 1
+
+
+def adjusted(kernel: Kernel, accelerator: str) -> Kernel:
+    """A relative's kernel on this accelerator: some traits do not carry over (classes.toml, traits)."""
+    traits = store.toml("efficiency/classes.toml")["traits"]
+    compute, memory, keys = kernel.compute, kernel.memory, kernel.keys
+    if kernel.known == 0 or not keys:
+        return kernel
+    if accelerator in traits["half_rate"] and not set(keys) & set(traits["half_rate"]):
+        compute = min(traits["half_rate_share"], 2 * compute)
+    if set(keys) <= set(traits["inline_ecc"]) and accelerator not in traits["inline_ecc"]:
+        memory = min(1.0, memory / traits["inline_ecc_share"])
+    return replace(kernel, compute=compute, memory=memory)
 
 
 def half_accumulate(key: str) -> float | None:
@@ -139,7 +154,8 @@ def _nearest(
     what, package = f"{rows[0]['operation']} {rows[0]['format']}", fitted_on()["package"]
     known = min(2, known + worse)
     where = f"{package}: {what} on {', '.join(keys[:4])}{' …' if len(keys) > 4 else ''}"
-    return {**values, "known": known, "source": Source(Trust.ASSUMED if known else Trust.MEASURED, where)}
+    source = Source(Trust.ASSUMED if known else Trust.MEASURED, where)
+    return {**values, "known": known, "source": source, "keys": tuple(keys)}
 
 
 def link_bytes_per_second(a: Accelerator, ranks: int) -> tuple[float, bool]:

@@ -140,7 +140,7 @@ def asked_of(
         )
     if d.setup.flags.get("enable_prefix_caching") is False:
         shared = 0
-    drafts, chance, source = _drafts(d, speculative_tokens, acceptance)
+    drafts, chance, source = drafts_of(d, speculative_tokens, acceptance)
     mode, amount, said = _amount(d, depth + prompt + output, batch, concurrency, rate)
     return Asked(
         prompt_tokens=prompt,
@@ -154,7 +154,7 @@ def asked_of(
         source=said,
         lengths_source=Source(Trust.STATED, "as asked, or its default"),
         acceptance_source=source,
-        draft_layers=_draft_layers(d),
+        draft_layers=draft_layers_of(d),
         ttft=_time("--ttft", ttft),
         tpot=_time("--tpot", tpot),
     )
@@ -178,7 +178,8 @@ def _prompt(d: Deployment, prompt: int | None, output: int, depth: int) -> int:
     )
 
 
-def _drafts(d: Deployment, given: int | None, acceptance: float | None) -> tuple[int, float, Source]:
+def drafts_of(d: Deployment, given: int | None, acceptance: float | None) -> tuple[int, float, Source]:
+    """Tokens drafted a step, the share of them that stands, and who says so."""
     config = d.setup.flags.get("speculative_config")
     found = given
     if given is None and isinstance(config, dict):
@@ -193,7 +194,7 @@ def _drafts(d: Deployment, given: int | None, acceptance: float | None) -> tuple
     return drafts, float(acceptance), Source(Trust.STATED, "--acceptance")
 
 
-def _draft_layers(d: Deployment) -> float:
+def draft_layers_of(d: Deployment) -> float:
     """Layers that a drafted token passes: one, or none where it is looked up."""
     config = d.setup.flags.get("speculative_config")
     method = config.get("method") if isinstance(config, dict) else None

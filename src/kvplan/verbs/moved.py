@@ -1,0 +1,33 @@
+"""How many replicas there are, what deals requests to them, and how a cache moves where prompts are apart."""
+
+from __future__ import annotations
+
+from kvplan.engines.deployment import Deployment
+from kvplan.errors import BadInput, shown
+from kvplan.facts import store
+from kvplan.serve.apart import prompt_cache_bytes
+from kvplan.serve.simulation import ROUTINGS, Fleet
+from kvplan.verbs.check import whole
+from kvplan.verbs.timing import accelerator_of, dealt, operations
+
+MOST_REPLICAS = 1024
+_SAMPLE_TOKENS = 1024
+
+
+def fleet_of(d: Deployment, routing: str | None, prefill_replicas: int | None) -> Fleet:
+    """The replicas of --dp; with `prefill_replicas` so many more compute the prompts alone.
+
+    A prompt's cache moves over the accelerator's own link, or over one network adapter where it has none.
+    Raises BadInput for what cannot be.
+    """
+    replicas = dealt(d).replicas
+    name = routing or "round-robin"
+    if name not in ROUTINGS:
+        raise BadInput(f"--routing: {shown(routing)} is not known; use one of {', '.join(ROUTINGS)}")
+    if prefill_replicas is None:
+        return Fleet(replicas, name)
+    count = whole("--prefill-replicas", prefill_replicas, 1, MOST_REPLICAS)
+    link = accelerator_of(d).link_bytes_per_second
+    link = link or store.toml("efficiency/classes.toml")["node"]["bytes_per_second"]
+    moved = float(prompt_cache_bytes(operations(d), _SAMPLE_TOKENS)) / _SAMPLE_TOKENS
+    return Fleet(replicas, name, count, 0.0, moved / link)

@@ -1,0 +1,322 @@
+"""`simulate`: the same deployment under a trace or a drawn load, step by step as its engine schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvplan.engines.deployment import Deployment
+from kvplan.errors import BadInput, shown
+from kvplan.facts.efficiency import serving_fitted_on
+from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named
+from kvplan.serve.calibrated import Factors, Observed, calibrate, scaled
+from kvplan.serve.load import Load
+from kvplan.serve.outcome import KINDS, Seen, duration_seconds, seen, timeline, within
+from kvplan.serve.requests_out import check_path, write
+from kvplan.serve.runs import measured_run
+from kvplan.serve.simulation import Fleet, Outcome
+from kvplan.serve.simulation import simulate as run
+from kvplan.serve.workload import Workload
+from kvplan.units import count_text, parse_seconds
+from kvplan.verbs import series
+from kvplan.verbs.answer import Answer
+from kvplan.verbs.asked import draft_layers_of, drafts_of
+from kvplan.verbs.check import whole
+from kvplan.verbs.deploy import Size
+from kvplan.verbs.described import described
+from kvplan.verbs.given import ModelLike
+from kvplan.verbs.instance import Instance, instance_of
+from kvplan.verbs.latency import deployment_row
+from kvplan.verbs.moved import fleet_of
+from kvplan.verbs.timing import clock_of
+from kvplan.verbs.workloads import workload_of
+
+GOALS = {"ttft_p99": "ttft_seconds", "tpot_p99": "tpot_seconds", "e2e_p99": "e2e_seconds"}
+Report = Callable[[str, int, int], None]
+
+
+def simulate(
+    model: ModelLike | None = None,
+    *,
+    gpu: str | None = None,
+    engine: str | None = None,
+    engine_version: str | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    dcp: int | None = None,
+    attention_dp: int | None = None,
+    dtype: str | None = None,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
+    gpu_memory: Size = None,
+    memory_in_use: Size = None,
+    kv_cache_memory_bytes: Size = None,
+    weights_memory: Size = None,
+    activation_memory: Size = None,
+    graph_memory: Size = None,
+    command: str | None = None,
+    trace: str | None = None,
+    prefix_block_tokens: int | None = None,
+    first_seconds: str | float | None = None,
+    last_seconds: str | float | None = None,
+    rate: float | None = None,
+    rate_scale: float | None = None,
+    concurrency: int | None = None,
+    batch: int | None = None,
+    requests: int | None = None,
+    duration: str | float | None = None,
+    arrivals: str | None = None,
+    think: str | float | None = None,
+    prompt_tokens: int | str | None = None,
+    output_tokens: int | str | None = None,
+    shared_prefix_tokens: int | None = None,
+    turns: int | str | None = None,
+    system_tokens: int | None = None,
+    speculative_tokens: int | None = None,
+    acceptance: float | None = None,
+    routing: str | None = None,
+    prefill_replicas: int | None = None,
+    calibrate_from: str | None = None,
+    ttft_p99: str | float | None = None,
+    tpot_p99: str | float | None = None,
+    e2e_p99: str | float | None = None,
+    seed: int = 0,
+    requests_out: str | None = None,
+    report: Report | None = None,
+    **flags: Any,
+) -> Answer:
+    """Replay a trace, or a load drawn by `seed`, and say what its users would see.
+
+    The deployment is that of `fit` and `latency`, its `flags` the engine's own. The load is a `trace` (a
+    file or a ServeGen folder; `rate` or `rate_scale` speed it up), a `rate` whose `arrivals` are poisson,
+    constant, "gamma(2)" or "ramp(20, 300)", a `concurrency` of users who `think` before they ask again, or a
+    `batch` at once. Lengths are numbers or distributions, "lognormal(512, 300)"; `turns` make conversations.
+    `dp` replicas have requests dealt by `routing`; `prefill_replicas` more compute the prompts apart.
+    `calibrate_from` names a measured run whose step times are taken. Goals count `goodput`; `requests_out`
+    has a row a request. Returns the contract's `simulate` document: times in seconds, rates a second, of the
+    whole deployment, with `timeline`, `workload`, `deployment`, `goals` and `notes` beside it. Raises
+    BadInput or UnknownName.
+    """
+    words = {
+        "gpu": gpu, "engine": engine, "engine_version": engine_version, "tp": tp, "pp": pp, "dp": dp,
+        "ep": ep, "dcp": dcp, "attention_dp": attention_dp, "dtype": dtype, "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype, "gpu_memory": gpu_memory, "memory_in_use": memory_in_use,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes, "weights_memory": weights_memory,
+        "activation_memory": activation_memory, "graph_memory": graph_memory, "command": command,
+    }  # fmt: skip
+    asked = {
+        "trace": trace, "prefix_block_tokens": prefix_block_tokens, "first_seconds": first_seconds,
+        "last_seconds": last_seconds, "rate": rate, "rate_scale": rate_scale, "concurrency": concurrency,
+        "batch": batch, "requests": requests, "duration": duration, "arrivals": arrivals, "think": think,
+        "prompt_tokens": prompt_tokens, "output_tokens": output_tokens,
+        "shared_prefix_tokens": shared_prefix_tokens, "turns": turns, "system_tokens": system_tokens,
+    }  # fmt: skip
+    goals = _goals({"ttft_p99": ttft_p99, "tpot_p99": tpot_p99, "e2e_p99": e2e_p99})
+    if requests_out is not None:
+        check_path(requests_out)
+    d, read = described(model, words, flags)
+    if d.setup.dcp > 1:
+        raise BadInput(
+            f"--dcp: {d.setup.dcp} ranks would share a context, which times do not cover; leave it out"
+        )
+    load = _drafted(d, speculative_tokens, acceptance)
+    fleet = fleet_of(d, routing, prefill_replicas)
+    seed = whole("--seed", seed, 0, 2**31 - 1)
+    workload = workload_of(asked, seed)
+    instance, notes = instance_of(d, workload, load, fleet), list(read.notes)
+    if calibrate_from is not None:
+        instance, factors = _calibrated(d, load, instance, calibrate_from)
+        notes.append(_said(factors, calibrate_from))
+    outcome = _run(instance, workload, report)
+    found = seen(workload, outcome, instance.front_seconds)
+    if requests_out is not None:
+        write(requests_out, workload, outcome, found)
+    result = _Run(d, workload, instance, outcome, found, goals)
+
+    def compute(leaf: Leaf) -> dict[str, Any]:
+        part = document(result, leaf)
+        part["notes"] = [*notes, *d.model.notes, *workload.notes, *instance.notes, *part["notes"]]
+        return part
+
+    def draws(answer: dict[str, Any]) -> dict[str, Any]:
+        return {"of": series.deployed(d), "timeline": answer["timeline"]}
+
+    return Answer(compute, draws)
+
+
+@formula("", "a run, step by step; step times as estimated (1), or a measured run's")
+def simulated(value: Number, step_times: Number) -> Number:
+    """What came out of a run with these step times."""
+    return value * step_times
+
+
+class _Run:
+    """A run and what it was made of."""
+
+    def __init__(
+        self,
+        d: Deployment,
+        workload: Workload,
+        instance: Instance,
+        outcome: Outcome,
+        found: Seen,
+        goals: Mapping[str, float],
+    ) -> None:
+        self.d, self.workload, self.instance = d, workload, instance
+        self.outcome, self.found, self.goals = outcome, found, goals
+
+
+def _goals(given: Mapping[str, Any]) -> dict[str, float]:
+    """Goals in seconds by the kind of time that they bound."""
+    goals = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        field = f"--{name.replace('_', '-')}"
+        seconds = parse_seconds(value, field) if isinstance(value, str) else value
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
+            raise BadInput(f"{field}: {shown(value)} is not a time above 0; write one such as 0.5s or 30ms")
+        goals[GOALS[name]] = float(seconds)
+    return goals
+
+
+def _drafted(d: Deployment, drafts: int | None, acceptance: float | None) -> Load:
+    """What is drafted a step; lengths are the workload's."""
+    count, chance, _ = drafts_of(d, drafts, acceptance)
+    return Load(0, 1, drafts=count, acceptance=chance, draft_layers=draft_layers_of(d) if count else 0)
+
+
+def _run(instance: Instance, workload: Workload, report: Report | None = None) -> Outcome:
+    told = None if report is None else (lambda done, of: report("requests", done, of))
+    return run(workload, instance.pool, instance.scheduling, instance.times, instance.fleet, told)
+
+
+def _calibrated(d: Deployment, load: Load, instance: Instance, path: str) -> tuple[Instance, Factors]:
+    """The instance with step times under which this deployment meets a measured run."""
+    workload, measured = measured_run(path)
+    one = instance_of(d, workload, load, Fleet())
+    several = one.pool.max_running * one.pool.positions
+
+    def tried(factors: Factors) -> Observed:
+        outcome = run(workload, one.pool, one.scheduling, scaled(one.times, factors, several))
+        found = seen(workload, outcome, 0.0)
+        return Observed(found.ttft_seconds, found.tpot_seconds, found.e2e_seconds)
+
+    factors = calibrate(tried, measured)
+    times = scaled(instance.times, factors, several)
+    return Instance(
+        instance.pool, instance.scheduling, times, instance.fleet, instance.front_seconds, instance.notes
+    ), factors
+
+
+def _said(factors: Factors, path: str) -> str:
+    return (
+        f"step times are those of {Path(path).name}: steps × {factors.step:.3f}, cached tokens × "
+        f"{factors.context:.3f}, prompts × {factors.prompt:.3f} of the estimate"
+    )
+
+
+def document(r: _Run, leaf: Leaf = bare) -> dict[str, Any]:
+    """The contract's `simulate` document."""
+    clock = clock_of(r.d)
+    on = serving_fitted_on()
+    source = Source(
+        Trust.ASSUMED,
+        f"simulated step by step ({r.instance.scheduling.order}, {r.outcome.steps:,} steps); step times from "
+        f"kernels and {on['rows']:,} serving measurements for {clock.engine} on {clock.accelerator.name}",
+    )
+
+    def said(name: str, value: float | None, unit: str) -> Any:
+        if value is None or leaf is bare:
+            return value
+        return named(name, unit, simulated(value, leaf("step_times", 1, "", source)))
+
+    o, seconds = r.outcome, duration_seconds(r.outcome)
+    done, rejected = int(r.found.finished.sum()), int(o.rejected.sum())
+    made = int(r.workload.output_tokens[r.found.finished].sum())
+    good = int(within(r.found, r.goals).sum()) if r.goals else None
+    spreads = {kind: r.found.spread(kind) for kind in KINDS}
+    return {
+        "requests": len(r.workload),
+        "completed": done,
+        "rejected": rejected,
+        "duration_seconds": said("duration_seconds", seconds, "s"),
+        "steps": o.steps,
+        "preemptions": o.preemptions,
+        "prefix_hit_rate": o.hit / o.looked_up if o.looked_up else 0.0,
+        "kv_peak_fraction": o.peak_blocks / r.instance.pool.blocks,
+        "output_tokens_per_second": said(
+            "output_tokens_per_second", made / seconds if seconds else None, "token/s"
+        ),
+        "requests_per_second": said("requests_per_second", done / seconds if seconds else None, "/s"),
+        "goodput_requests_per_second": None if good is None else (good / seconds if seconds else 0.0),
+        **{
+            kind: {name: said(f"{kind}_{name}", value, "s") for name, value in spread.items()}
+            for kind, spread in spreads.items()
+        },
+        "goals": _against(r.goals, spreads),
+        "timeline": timeline(o, r.instance.pool.blocks),
+        "workload": {"source": r.workload.source, **r.workload.summary().document()},
+        "deployment": {**deployment_row(r.d), **_fleet(r.instance.fleet)},
+        "settings": _settings(r.instance),
+        "notes": _notes(r),
+    }
+
+
+def _against(
+    goals: Mapping[str, float], spreads: Mapping[str, Mapping[str, float | None]]
+) -> dict[str, Any] | None:
+    """Each goal beside the 99th percentile; None without goals."""
+    if not goals:
+        return None
+    met = {
+        kind: (spreads[kind]["p99"] is not None and (spreads[kind]["p99"] or 0) <= goal)
+        for kind, goal in goals.items()
+    }
+    return {"met": all(met.values()), **{f"{kind}_p99_goal": goal for kind, goal in goals.items()}}
+
+
+def _fleet(fleet: Fleet) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "replicas": fleet.replicas,
+        "routing": fleet.routing if fleet.replicas > 1 else None,
+    }
+    return {**found, "prefill_replicas": fleet.prefill} if fleet.prefill else found
+
+
+def _settings(i: Instance) -> dict[str, Any]:
+    """How the engine schedules, as it was simulated."""
+    p, g = i.pool, i.scheduling
+    return {
+        "kv_tokens": p.blocks // p.full * p.block_tokens,
+        "max_num_seqs": p.max_running,
+        "max_num_batched_tokens": p.budget,
+        "order": g.order,
+        "admit": g.admit,
+        "victim": g.victim,
+        "chunked": g.chunked,
+        "lead": g.lead,
+        "prefix_caching": p.caching,
+    }
+
+
+def _notes(r: _Run) -> list[str]:
+    """What a reader must know before using the numbers."""
+    notes = []
+    rejected = int(r.outcome.rejected.sum())
+    if rejected:
+        limit = r.instance.pool.max_model_len
+        notes.append(
+            f"{count_text(rejected)} requests are rejected: longer than {count_text(limit)} tokens, or than "
+            "the whole cache"
+        )
+    if r.instance.fleet.prefill and r.instance.scheduling.order == "static":
+        notes.append("static batches are not dealt apart")
+    if r.d.setup.pp > 1:
+        notes.append(
+            f"{r.d.setup.pp} stages are taken as rounds in which each works on its share of the requests"
+        )
+    return notes
