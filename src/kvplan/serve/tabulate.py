@@ -6,14 +6,13 @@ What depends on a step's tokens, its rows, its decoding sequences and its prompt
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kvplan.cost.estimate import Clock
 from kvplan.cost.step import Step, items_of
-from kvplan.serve.draft import drafting
+from kvplan.serve.draft import draft_seconds, one_layer_seconds
 from kvplan.serve.load import Load
 from kvplan.serve.step_times import StepTimes
 
@@ -37,7 +36,7 @@ def tabulated(
     step = Step((counts / stages)[:, None], contexts[None, :], positions)
     decode = decode + _seconds(clock, step, "decode")
     if load is not None and load.drafts:
-        decode = decode + drafting(clock, load, step)
+        decode = decode + _drafting(clock, load, Step(step.decoding, step.context))
     prefill, launch = _prefill(clock, chunks, ends)
     return StepTimes(
         token_grid=tokens * stages,
@@ -76,6 +75,16 @@ def _seconds(clock: Clock, step: Step, part: str) -> Any:
         if part == _part(item.kind, of_rows):
             found = found + item.layers * clock.item_seconds(item)
     return found
+
+
+def _drafting(clock: Clock, load: Load, step: Step) -> Any:
+    """Seconds that such steps draft for (serve/draft.py), over arrays."""
+    if not load.draft_layers:
+        return 0.0
+    parts = {i.name: i.layers * clock.item_seconds(i) for i in items_of(clock.ops, step)}
+    head = parts.pop("head", 0.0)
+    one = one_layer_seconds(sum(parts.values()), clock.ops.layers, clock.layer_seconds)
+    return draft_seconds(load.drafts, load.draft_layers, one, head)
 
 
 def _part(kind: str, of_rows: bool) -> str:
@@ -130,15 +139,3 @@ def _launches(clock: Clock) -> Any:
         if item.kind.endswith("_prefill"):
             found += item.layers * clock.constants(item).kernel.launch_seconds
     return found
-
-
-def scaled(times: StepTimes, step: float, prompt: float) -> StepTimes:
-    """The same tables with decode steps and prompts slower by measured factors."""
-    return replace(
-        times,
-        token_seconds=times.token_seconds * step,
-        row_seconds=times.row_seconds * step,
-        decode_seconds=times.decode_seconds * step,
-        prefill_seconds=times.prefill_seconds * prompt,
-        prompt_launch_seconds=times.prompt_launch_seconds * prompt,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,8 @@ def _law(text: str, rate: Any) -> Arrivals:
         raise BadInput(f"--arrivals: {shown(text)} has no numbers in it; write {words}") from None
     if len(numbers) != {"poisson": 0, "constant": 0, "gamma": 1, "ramp": 2}[kind]:
         raise BadInput(f"--arrivals: {shown(text)} takes other numbers; write {words}")
-    made = {"poisson": laws.poisson, "constant": laws.constant}.get(kind)
-    if made is not None:
-        return made(rate)
-    return laws.gamma(rate, numbers[0]) if kind == "gamma" else laws.ramp(rate, numbers[0], numbers[1])
+    made: Callable[..., Arrivals] = {"poisson": laws.poisson, "constant": laws.constant, "gamma": laws.gamma, "ramp": laws.ramp}[kind]
+    try:
+        return made(rate, *numbers)
+    except BadInput as error:
+        raise BadInput(f"--{error}") from None
