@@ -37,6 +37,7 @@ check: $(STAMP)  ## lint, types and generated pages
 bench: $(STAMP)  ## how fast, as ratios measured in one run
 	$(BIN)/python benchmarks/size.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python benchmarks/simulate.py
 
 TIMINGS := aiconfigurator-core==0.12.0
 WHEEL := --no-deps --only-binary :all: --platform manylinux_2_28_x86_64 --python-version 3.11 --abi abi3

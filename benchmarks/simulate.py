@@ -1,11 +1,15 @@
-"""How fast the simulator is: traces of real size, a million requests, overload, prefixes; warm, on one core."""
+"""How fast the simulator is, on one core: traces of real size, a million requests, overload, prefixes."""
 
 from __future__ import annotations
 
 import argparse
-import resource
+import multiprocessing
+import os
+import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +27,7 @@ PROMPT, OUTPUT, RATE, REQUESTS = 1155, 211, 5.53, 19_366  # of the Azure convers
 
 
 def step_times() -> StepTimes:
-    """Tables as large as those made for a model, with times like an 8-billion-parameter one's on a large GPU."""
+    """Tables as large as those made for a model, with times like those of 8 billion parameters."""
     tokens = np.unique(np.round(np.geomspace(1, 8192, 60)))
     rows = np.unique(np.round(np.geomspace(1, 1024, 40)))
     slots, context = np.geomspace(1, 1024, 30), np.geomspace(16, 131_072, 40)
@@ -83,17 +87,17 @@ def shared(n: int) -> Workload:
     )
 
 
-def sessions(n: int, users: int) -> Workload:
+def users(n: int, count: int) -> Workload:
     """A closed loop."""
     rng = np.random.default_rng(3)
     arrival = np.full(n, np.nan)
-    arrival[:users] = 0.0
+    arrival[:count] = 0.0
     return workload_of(
         arrival,
         lengths(rng, PROMPT, n),
         lengths(rng, OUTPUT, n),
         think_seconds=rng.exponential(1.0, n),
-        users=users,
+        users=count,
     )
 
 
@@ -104,52 +108,92 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def told(name: str, work: Callable[[], Outcome], n: int, goal: str = "") -> float:
-    """Run it, print what it took, return the seconds."""
-    taken = min(seconds(work) for _ in range(1 if n > 100_000 else 3))
-    o = work() if n <= 100_000 else None
-    more = f", {o.steps:,} steps, {o.preemptions:,} preempted, {o.end / taken:,.0f} × real time" if o else ""
-    print(f"{name}: {taken:.2f} s{goal}, {taken / n * 1e6:.1f} µs a request{more}")
-    return taken
+def told(name: str, run: Callable[[], Outcome], goal: str = "") -> float:
+    """Run it warm, print what it took; microseconds a request."""
+    outcome = run()
+    n = len(outcome.arrived)
+    taken = min(seconds(run) for _ in range(1 if n > 100_000 else 3))
+    print(
+        f"{name}: {taken:.2f} s{goal}, {taken / n * 1e6:.1f} µs a request, {outcome.steps:,} steps, "
+        f"{outcome.preemptions:,} preempted, {outcome.end / taken:,.0f} × real time"
+    )
+    return taken / n * 1e6
+
+
+def bytes_of(run: Callable[[], Outcome]) -> int:
+    """The most that is allocated at once."""
+    tracemalloc.start()
+    run()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def first_call() -> None:
+    """What a process pays before its first answer."""
+    times, workload = step_times(), steady(10)
+    print(f"  {seconds(lambda: simulate(workload, POOL, VLLM, times)):.1f} s CPU")
+
+
+def first_calls() -> None:
+    """The first call ever, which compiles, and the first one of a later process."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["NUMBA_CACHE_DIR"] = folder
+        for name in ("first call, nothing compiled (goal: 25 s):", "first call of the next process:"):
+            print(name, flush=True)
+            process = multiprocessing.get_context("spawn").Process(target=first_call)
+            process.start()
+            process.join()
+        del os.environ["NUMBA_CACHE_DIR"]
+
+
+def traces(given: argparse.Namespace, times: StepTimes) -> None:
+    """Traces, by several rules and on several replicas."""
+    trace = read_trace(given.trace) if given.trace else steady(REQUESTS)
+    prefixes = read_trace(given.prefixes) if given.prefixes else shared(12_000)
+    busy, cached = trace.scaled(3), replace(POOL, caching=True)
+    tight, drafts = replace(POOL, blocks=6000), replace(POOL, positions=4, gain=2.2)
+    apart = Fleet(2, prefill=2, move_seconds=0.002, move_seconds_per_token=3e-6)
+    told("conversation trace", lambda: simulate(trace, POOL, VLLM, times), " (goal: 1 s)")
+    told("  prompts first, by a ratio", lambda: simulate(trace, POOL, SGLANG, times))
+    told("  with drafts, which allow no leaps", lambda: simulate(trace, drafts, VLLM, times))
+    told("  at three times the rate", lambda: simulate(busy, POOL, VLLM, times))
+    told("  the same, prompts first", lambda: simulate(busy, POOL, SGLANG, times))
+    told("  an overload that preempts", lambda: simulate(busy, tight, VLLM, times))
+    told("  on 4 replicas", lambda: simulate(busy, POOL, VLLM, times, Fleet(4, "least-loaded")))
+    told("  prompts apart, 2 + 2 replicas", lambda: simulate(busy, POOL, VLLM, times, apart))
+    told("prefixes", lambda: simulate(prefixes, cached, VLLM, times))
+    told(
+        "  8 replicas, routed by prefix", lambda: simulate(prefixes, cached, VLLM, times, Fleet(8, "prefix"))
+    )
+    closed = users(20_000, 256)
+    told("256 users, a closed loop", lambda: simulate(closed, POOL, VLLM, times))
+
+
+def growth(times: StepTimes) -> None:
+    """Ten times as many requests, three times: what one costs in time and memory."""
+    each, memory = [], []
+    for n in (10_000, 100_000, 1_000_000):
+        workload = steady(n)
+
+        def run(workload: Workload = workload) -> Outcome:
+            return simulate(workload, POOL, VLLM, times)
+
+        each.append(told(f"{n:,} requests", run, " (goal: 15 s)" if n == 1_000_000 else ""))
+        memory.append(bytes_of(run) / n)
+    print(f"  time of one among a million: {each[-1] / each[0]:.2f} × that among 10,000")
+    print(f"  memory: {memory[-1]:.0f} B a request, {memory[-1] / memory[0]:.2f} × that among 10,000")
 
 
 def main() -> None:
     """Print the figures, each beside its goal."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace", type=Path, help="a trace file instead of the synthetic one like Azure's")
-    parser.add_argument("--prefixes", type=Path, help="a trace with prefix ids instead of the synthetic one")
-    given = parser.parse_args()
+    parser.add_argument("--trace", type=Path, help="a file instead of the synthetic conversations")
+    parser.add_argument("--prefixes", type=Path, help="a file instead of the synthetic prefixes")
+    first_calls()
     times = step_times()
-    cached = Pool(**{**{name: getattr(POOL, name) for name in POOL.__slots__}, "caching": True})
-
-    def run(workload: Workload, pool: Pool = POOL, policy: Scheduling = VLLM, fleet: Fleet | None = None):
-        return lambda: simulate(workload, pool, policy, times, fleet)
-
-    first = seconds(run(steady(10)))
-    print(f"first call: {first:.1f} s (compiles if nothing is kept)")
-    trace = read_trace(given.trace) if given.trace else steady(REQUESTS)
-    told("conversation trace", run(trace), len(trace), " (goal: 1 s)")
-    told("  by SGLang's rules", run(trace, policy=SGLANG), len(trace))
-    told("  at three times the rate", run(trace.scaled(3)), len(trace))
-    small = Pool(**{**{name: getattr(POOL, name) for name in POOL.__slots__}, "blocks": 6000})
-    told("  an overload that preempts", run(trace.scaled(3), small), len(trace))
-    told("  on 4 replicas", run(trace.scaled(3), fleet=Fleet(4, "least-loaded")), len(trace))
-    apart = Fleet(2, prefill=2, move_seconds=0.002, move_seconds_per_token=3e-6)
-    told("  prompts apart, 2 + 2 replicas", run(trace.scaled(3), fleet=apart), len(trace))
-    mooncake = read_trace(given.prefixes) if given.prefixes else shared(12_000)
-    told("prefixes", run(mooncake, cached), len(mooncake))
-    told("  8 replicas, routed by prefix", run(mooncake, cached, fleet=Fleet(8, "prefix")), len(mooncake))
-    closed = sessions(20_000, 256)
-    told("256 users, closed loop", run(closed), len(closed))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for n in (10_000, 100_000, 1_000_000):
-        workload = steady(n)
-        taken = told(f"{n:,} requests", run(workload), n, " (goal: 15 s)" if n == 1_000_000 else "")
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(
-        f"memory: {(after - before) / 1024:.0f} MiB for the last, {(after - before) * 1024 / n:.0f} B a request"
-    )
-    return taken
+    traces(parser.parse_args(), times)
+    growth(times)
 
 
 if __name__ == "__main__":

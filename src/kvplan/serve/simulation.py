@@ -161,7 +161,7 @@ def _rules(p: Pool, g: Scheduling) -> tables.Rules:
         unit_blocks=p.full * p.unit_tokens // p.block_tokens,
         order=ORDERS[g.order],
         chunked=bool(g.chunked),
-        admit=ADMITS[g.admit],
+        admit=tables.WHOLE if g.order == "static" else ADMITS[g.admit],
         victim=VICTIMS[g.victim],
         lead=g.lead,
         ratio_start=float(g.ratio_start),

@@ -119,14 +119,34 @@ def hold(s: Any, w: Links, u: Rules, v: int, key: int) -> None:
 
 
 @compiled
+def lacks(q: Any, u: Rules, r: int, tokens: int) -> int:
+    """Blocks that a request needs beside those it has for so many more tokens."""
+    reach = int(q[r].computed) + tokens
+    if reach <= q[r].room:
+        return 0
+    return max(0, blocks_of(u, reach) - int(q[r].held))
+
+
+@compiled
+def roomy(q: Any, u: Rules, r: int, tokens: int) -> bool:
+    """Whether so many more tokens need no block and fill no unit: there is nothing to allocate.
+
+    Asked first, as a call of `allocate` with all its arrays costs more than most steps of a request.
+    """
+    reach = int(q[r].computed) + tokens
+    return bool(reach <= q[r].room and (not u.caching or reach < (q[r].units + 1) * u.unit_tokens))
+
+
+@compiled
 def allocate(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int, tokens: int) -> None:
     """Blocks for a step's tokens of a request; the units they fill are registered, or shared if known."""
     reach = int(q[r].computed) + tokens
-    need = blocks_of(u, reach) - q[r].held
+    need = lacks(q, u, r, tokens)
     if need > 0:
         take(q, s, w, u, v, need)
         q[r].held += need
-    if u.caching:
+        q[r].room = (reach + u.block_tokens - 1) // u.block_tokens * u.block_tokens
+    if u.caching and reach >= (q[r].units + 1) * u.unit_tokens:
         filled = min(reach // u.unit_tokens, keyed_units(q, u, d, r))
         for unit in range(int(q[r].units), filled):
             key = key_of(q, u, d, r, unit)
@@ -160,7 +180,7 @@ def release(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int) -> int:
         if w.holders[v, key] == 0:
             append(s, w, v, key)
             s[v].free += u.unit_blocks
-    q[r].held, q[r].units = 0, 0
+    q[r].held, q[r].room, q[r].units = 0, 0, 0
     return node
 
 
@@ -192,7 +212,7 @@ def claim(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int, shared: i
     for unit in range(shared):
         hold(s, w, u, v, key_of(q, u, d, r, unit))
     if q[r].kept >= 0:
-        node = int(q[r].kept)
+        node = q[r].kept
         q[r].kept = -1
         if kept > 0:
             run = node - w.holders.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvplan.serve.replay.blocks import allocate, blocks_of, found, key_of, keyed_units, release
+from kvplan.serve.replay.blocks import allocate, blocks_of, found, key_of, keyed_units, lacks, release, roomy
 from kvplan.serve.replay.clockwork import base_seconds, decode_seconds, many_steps, prefill_seconds
 from kvplan.serve.replay.compiled import compiled, entry
 from kvplan.serve.replay.events import pop, push
@@ -162,8 +162,23 @@ def growth(q: Any, s: Any, w: Links, u: Rules, v: int, steps: int) -> int:
     for i in range(s[v].count):
         r = w.running[v, i]
         if q[r].status == RUNNING:
-            need += max(0, blocks_of(u, int(q[r].computed) + steps) - int(q[r].held))
+            need += lacks(q, u, r, steps)
     return need
+
+
+@compiled
+def fitting(q: Any, s: Any, w: Links, u: Rules, v: int, steps: int) -> int:
+    """At most `steps`: so many that blocks are free for all of them."""
+    if growth(q, s, w, u, v, steps) <= s[v].free:
+        return steps
+    low = 0
+    while steps - low > 1:  # low fits, steps do not
+        middle = (low + steps) // 2
+        if growth(q, s, w, u, v, middle) <= s[v].free:
+            low = middle
+        else:
+            steps = middle
+    return low
 
 
 @compiled
@@ -173,7 +188,7 @@ def registers(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, steps: int) -
     for mark in (True, False):  # mark each key once, then unmark
         for i in range(s[v].count):
             r = w.running[v, i]
-            if q[r].status != RUNNING:
+            if q[r].status != RUNNING or q[r].computed + steps < (q[r].units + 1) * u.unit_tokens:
                 continue
             filled = min((int(q[r].computed) + steps) // u.unit_tokens, keyed_units(q, u, d, r))
             for unit in range(int(q[r].units), filled):
@@ -230,19 +245,13 @@ def leap(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: f
         return 0
     if s[v].waiting > 0 and not blocked(q, s, w, u, d, v, slots):
         return 0
-    if growth(q, s, w, u, v, steps) > s[v].free:
-        low, high = 0, steps  # low fits, high does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if growth(q, s, w, u, v, middle) <= s[v].free:
-                low = middle
-            else:
-                high = middle
-        steps = low
-    if steps < 2:
+    base, mean, more = base_seconds(t, slots, slots), context / slots, active / slots
+    done, spent, last = many_steps(t, base, slots, mean, more, steps, until - s[v].clock)
+    steps = fitting(q, s, w, u, v, done)
+    if steps == 0:
         return 0
-    base = base_seconds(t, slots, slots)
-    done, spent, last = many_steps(t, base, slots, context / slots, active / slots, steps, until - s[v].clock)
+    if steps < done:
+        done, spent, last = many_steps(t, base, slots, mean, more, steps, math.inf)
     if u.caching and len(d.stream_base) > 0:
         registered = registers(q, s, w, u, d, v, done)
         if registered < 0 or (registered > 0 and s[v].waiting > 0):
@@ -250,7 +259,8 @@ def leap(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: f
     for i in range(s[v].count):
         r = w.running[v, i]
         if q[r].status == RUNNING:
-            allocate(q, s, w, u, d, v, r, done)
+            if not roomy(q, u, r, done):
+                allocate(q, s, w, u, d, v, r, done)
             q[r].planned = done
     s[v].start = s[v].clock + spent - last
     s[v].clock += spent
@@ -370,14 +380,14 @@ def happen(q: Any, s: Any, w: Links, u: Rules, d: Deal, when: float) -> None:
         q[r].kept = -1
         q[r].moved_blocks = q[r].held
         q[r].moved_units = q[r].units
-        q[r].held, q[r].units = 0, 0
+        q[r].held, q[r].room, q[r].units = 0, 0, 0
         push_tail(q, s, v, r)
     else:
-        from_there, here = int(q[r].source), int(q[r].replica)
-        held, units = q[r].held, q[r].units
+        from_there, here = q[r].source, q[r].replica
+        held, room, units = q[r].held, q[r].room, q[r].units
         q[r].held, q[r].units = q[r].moved_blocks, q[r].moved_units
         release(q, s, w, u, d, from_there, r)
-        q[r].held, q[r].units = held, units
+        q[r].held, q[r].room, q[r].units = held, room, units
         q[r].source, q[r].status = -1, RUNNING
         wake(s, from_there, when)
         wake(s, here, when)

@@ -69,20 +69,21 @@ REQUEST = [  # what is asked, and what became of it; times in seconds, NaN for n
     ("sibling", "i4"),  # the next that waits for the same
     ("stream", "i4"),
     ("stream_tokens", "i4"),
-    ("replica", "i4"),
+    ("replica", "i8"),
     ("made", "i4"),
     ("base", "i4"),  # made when its prompt was done
     ("computed", "i4"),
     ("goal", "i4"),
     ("decoded", "i4"),  # decode steps since its prompt was done
     ("held", "i4"),  # pool blocks
+    ("room", "i4"),  # tokens for which they suffice; 0: not known
     ("units", "i4"),  # registered or shared leading units
-    ("kept", "i4"),  # the node that keeps its blocks after a preemption; -1: none
+    ("kept", "i8"),  # the node that keeps its blocks after a preemption; -1: none
     ("planned", "i4"),  # tokens in the step being made
     ("following", "i4"),  # the next in the queue
     ("preempted", "i4"),
     ("hits", "i4"),  # tokens found when it was first admitted
-    ("source", "i4"),  # the replica that computed its prompt, while that holds its blocks; -1: none
+    ("source", "i8"),  # the replica that computed its prompt, while that holds its blocks; -1: none
     ("moved_blocks", "i4"),  # what it holds there
     ("moved_units", "i4"),
     ("status", "i4"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvplan.serve.replay.blocks import allocate, blocks_of, claim, found, release
+from kvplan.serve.replay.blocks import allocate, blocks_of, claim, found, lacks, release, roomy
 from kvplan.serve.replay.compiled import compiled
 from kvplan.serve.replay.events import push
 from kvplan.serve.replay.tables import (
@@ -40,22 +40,22 @@ def visible(q: Any, s: Any, u: Rules, v: int, r: int) -> bool:
 
 @compiled
 def admissible(
-    q: Any, s: Any, w: Links, u: Rules, v: int, r: int, tokens: int, found_units: int, loose: int, admit: int
+    q: Any, s: Any, w: Links, u: Rules, v: int, r: int, tokens: int, found_units: int, loose: int
 ) -> bool:
     """Whether what must be free to admit a request is free."""
     mine, free = found_units * u.unit_blocks, int(s[v].free) - loose
     hit = found_units * u.unit_tokens
     goal = int(q[r].prompt) + int(q[r].made)
-    if admit == STEP:
+    if u.admit == STEP:
         return blocks_of(u, hit + tokens) - mine <= free
-    if admit == WHOLE:
+    if u.admit == WHOLE:
         others = 0
         for i in range(s[v].count):
             o = w.running[v, i]
             others += max(0, blocks_of(u, int(q[o].prompt) + asked(q, s, v, o) - 1) - int(q[o].held))
         return blocks_of(u, int(q[r].prompt) + asked(q, s, v, r) - 1) - mine + others <= free
     fits = blocks_of(u, goal) - mine <= free
-    if admit == PROMPT or s[v].count == 0 or not fits:
+    if u.admit == PROMPT or s[v].count == 0 or not fits:
         return fits
     ahead = 0.0
     for i in range(s[v].count):
@@ -149,7 +149,7 @@ def grow(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, place: int, tokens
     Returns its place afterwards, or -1 − the place that follows it where it had to go itself.
     """
     r = w.running[v, place]
-    while blocks_of(u, int(q[r].computed) + tokens) - int(q[r].held) > s[v].free:
+    while lacks(q, u, r, tokens) > s[v].free:
         goes = victim(q, s, w, u, v)
         preempt(q, s, w, u, d, v, goes)
         if goes == place:
@@ -195,7 +195,7 @@ def head_tokens(
         if not empty:
             return 0, 0, 0
         tokens = want
-    if not admissible(q, s, w, u, v, r, tokens, shared + kept, loose, u.admit):
+    if not admissible(q, s, w, u, v, r, tokens, shared + kept, loose):
         return 0, 0, 0
     return tokens, shared, kept
 
@@ -217,7 +217,6 @@ def fetch(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int) -> bool:
         int(q[r].prompt) + 1 - (shared + kept) * u.unit_tokens,
         shared + kept,
         loose,
-        u.admit,
     ):
         return False
     join(q, s, w, u, d, v, shared, kept)
@@ -264,13 +263,18 @@ def decode_first(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int) -> bool:
         if tokens > left:
             place += 1
             continue
+        empty = False
+        if roomy(q, u, r, tokens):
+            q[r].planned = tokens
+            place += 1
+            left -= tokens
+            continue
         now = grow(q, s, w, u, d, v, place, tokens)
         if now < 0:
             place = -1 - now
             continue
         place = now + 1
         left -= tokens
-        empty = False
     gone = w.totals[v, 1] > preempted
     if not gone:
         heads(q, s, w, u, d, v, left, empty)
@@ -304,14 +308,15 @@ def decode_all(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int) -> None:
         for i in range(s[v].count):
             r = w.running[v, i]
             if q[r].status == RUNNING:
-                need += blocks_of(u, int(q[r].computed) + u.positions) - int(q[r].held)
+                need += lacks(q, u, r, u.positions)
         if need <= s[v].free:
             break
         preempt(q, s, w, u, d, v, victim(q, s, w, u, v))
     for i in range(s[v].count):
         r = w.running[v, i]
         if q[r].status == RUNNING:
-            allocate(q, s, w, u, d, v, r, u.positions)
+            if not roomy(q, u, r, u.positions):
+                allocate(q, s, w, u, d, v, r, u.positions)
             q[r].planned = u.positions
 
 
@@ -355,7 +360,8 @@ def static(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int) -> bool:
             while s[v].first >= 0 and s[v].count < u.max_running and visible(q, s, u, v, s[v].first):
                 r = s[v].first
                 shared, kept, loose = found(q, w, u, d, v, r)
-                if not admissible(q, s, w, u, v, r, int(q[r].prompt), shared + kept, loose, WHOLE):
+                want = int(q[r].prompt) - (shared + kept) * u.unit_tokens
+                if not admissible(q, s, w, u, v, r, want, shared + kept, loose):
                     break
                 join(q, s, w, u, d, v, shared, kept)
         prompts(q, s, w, u, d, v)
