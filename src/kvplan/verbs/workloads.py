@@ -158,8 +158,13 @@ def _law(text: str, rate: Any) -> Arrivals:
         raise BadInput(f"--arrivals: {shown(text)} has no numbers in it; write {words}") from None
     if len(numbers) != {"poisson": 0, "constant": 0, "gamma": 1, "ramp": 2}[kind]:
         raise BadInput(f"--arrivals: {shown(text)} takes other numbers; write {words}")
-    made: Callable[..., Arrivals] = {"poisson": laws.poisson, "constant": laws.constant, "gamma": laws.gamma, "ramp": laws.ramp}[kind]
+    made: dict[str, Callable[..., Arrivals]] = {
+        "poisson": laws.poisson,
+        "constant": laws.constant,
+        "gamma": laws.gamma,
+        "ramp": laws.ramp,
+    }
     try:
-        return made(rate, *numbers)
+        return made[kind](rate, *numbers)
     except BadInput as error:
         raise BadInput(f"--{error}") from None
