@@ -53,18 +53,25 @@ def _traced(given: Mapping[str, Any], seed: int) -> Workload:
         str(given["trace"]),
         whole("--prefix-block-tokens", given.get("prefix_block_tokens", 512), 1, 2**20),
     )
+    first, last = _time(given, "first_seconds") or 0.0, _time(given, "last_seconds")
+    folder = Path(path).is_dir()
     try:
-        found = servegen(Path(path), seed=seed) if Path(path).is_dir() else read_trace(path, block)
+        found = _clients(path, seed, first, last) if folder else read_trace(path, block)
     except KvplanError as error:
         raise type(error)(f"--trace: {error}") from None
-    first, last = _time(given, "first_seconds") or 0.0, _time(given, "last_seconds")
-    if first or last is not None:
+    if not folder and (first or last is not None):
         found = found.clipped(first, last)
     if "requests" in given:
         found = found.clipped(requests=whole("--requests", given["requests"], 1, laws.MOST_REQUESTS))
     if "rate" in given:
         found = found.at_rate(given["rate"])
     return found.scaled(given["rate_scale"]) if "rate_scale" in given else found
+
+
+def _clients(folder: str, seed: int, first: float, last: float | None) -> Workload:
+    """ServeGen's clients from `first` to `last` seconds of their days, an hour where nobody says."""
+    seconds = 3600.0 if last is None else last - first
+    return servegen(Path(folder), seed=seed, start_seconds=first, seconds=seconds)
 
 
 def _drawn(given: Mapping[str, Any], seed: int) -> Workload:
