@@ -120,6 +120,14 @@ def test_more_replicas_never_make_requests_slower() -> None:
     assert two["deployment"]["accelerators"] == 2
 
 
+def test_means_lie_between_those_of_quicker_and_slower_steps() -> None:
+    answer = simulate(rate=20, requests=300)
+    assert answer["between"]["step_times"][0] < 1 < answer["between"]["step_times"][1]
+    for kind in ("ttft_seconds", "tpot_seconds", "e2e_seconds"):
+        low, high = answer["between"][kind]
+        assert low <= answer[kind]["mean"] <= high
+
+
 def test_goals_are_met_or_missed_and_count_goodput() -> None:
     loose = simulate(rate=5, ttft_p99="10s", tpot_p99="1s", e2e_p99=100.0)
     tight = simulate(rate=5, ttft_p99="1ms")

@@ -91,7 +91,22 @@ def went(answer: Answer) -> list[str]:
         f"{counted(answer['steps'], 'step')}, {counted(answer['preemptions'], 'preemption')}; {hit:.1%} of "
         f"prompt tokens found in the cache; the cache was {full:.0%} full at most"
     )
-    return [*found, *_goals(answer)]
+    return [*found, *_between(answer), *_goals(answer)]
+
+
+def _between(answer: Answer) -> list[str]:
+    between = answer["between"]
+    if not between or between["ttft_seconds"][0] is None:
+        return []
+    low, high = between["step_times"]
+    spans = [
+        f"{name} {seconds_text(between[key][0])} to {seconds_text(between[key][1])}"
+        for key, name in _KINDS[:3]
+        if between[key][0] is not None
+    ]
+    return [
+        f"with steps of {low:.2f} to {high:.2f} of the estimate (80 % of measurements): {', '.join(spans)}"
+    ]
 
 
 def _goals(answer: Answer) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,12 @@ from kvplan.verbs.given import ModelLike
 from kvplan.verbs.instance import Instance, instance_of
 from kvplan.verbs.latency import deployment_row
 from kvplan.verbs.moved import fleet_of
+from kvplan.verbs.phases import spread_of
 from kvplan.verbs.timing import clock_of
 from kvplan.verbs.workloads import workload_of
 
 GOALS = {"ttft_p99": "ttft_seconds", "tpot_p99": "tpot_seconds", "e2e_p99": "e2e_seconds"}
+MOST_BETWEEN = 20_000  # requests
 Report = Callable[[str, int, int], None]
 
 
@@ -134,7 +137,8 @@ def simulate(
     found = seen(workload, outcome, instance.front_seconds)
     if requests_out is not None:
         write(requests_out, workload, outcome, found)
-    result = _Run(d, workload, instance, outcome, found, goals)
+    between = None if calibrate_from is not None else _between(d, instance, workload)
+    result = _Run(d, workload, instance, outcome, found, goals, between)
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         part = document(result, leaf)
@@ -164,9 +168,10 @@ class _Run:
         outcome: Outcome,
         found: Seen,
         goals: Mapping[str, float],
+        between: dict[str, Any] | None,
     ) -> None:
         self.d, self.workload, self.instance = d, workload, instance
-        self.outcome, self.found, self.goals = outcome, found, goals
+        self.outcome, self.found, self.goals, self.between = outcome, found, goals, between
 
 
 def _goals(given: Mapping[str, Any]) -> dict[str, float]:
@@ -207,9 +212,26 @@ def _calibrated(d: Deployment, load: Load, instance: Instance, path: str) -> tup
 
     factors = calibrate(tried, measured)
     times = scaled(instance.times, factors, several)
-    return Instance(
-        instance.pool, instance.scheduling, times, instance.fleet, instance.front_seconds, instance.notes
-    ), factors
+    return replace(instance, times=times), factors
+
+
+def _between(d: Deployment, instance: Instance, workload: Workload) -> dict[str, Any] | None:
+    """Means at both ends of what step times may be: where 80 % of measured tokens' times lie.
+
+    None where no interval is known, or a run is so long that two more would not be worth their time.
+    """
+    known = spread_of(clock_of(d), "tpot")
+    if known is None or len(workload) > MOST_BETWEEN:
+        return None
+    found: dict[str, Any] = {"step_times": [known.low, known.high]}
+    ends = []
+    for factor in found["step_times"]:
+        times = scaled(instance.times, Factors(factor, factor, factor), instance.pool.max_running)
+        outcome = _run(replace(instance, times=times), workload)
+        ends.append(seen(workload, outcome, instance.front_seconds))
+    for kind in KINDS:
+        found[kind] = [end.spread(kind)["mean"] for end in ends]
+    return found
 
 
 def _said(factors: Factors, path: str) -> str:
@@ -257,6 +279,7 @@ def document(r: _Run, leaf: Leaf = bare) -> dict[str, Any]:
             kind: {name: said(f"{kind}_{name}", value, "s") for name, value in spread.items()}
             for kind, spread in spreads.items()
         },
+        "between": r.between,
         "goals": _against(r.goals, spreads),
         "timeline": timeline(o, r.instance.pool.blocks),
         "workload": {"source": r.workload.source, **r.workload.summary().document()},
