@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -130,6 +132,31 @@ def test_a_request_that_just_fits_is_served_and_one_token_more_is_refused():
     o = simulate(small((0, 200, 57), (0, 200, 58)), POOL, FCFS, SECOND)
     assert o.rejected.tolist() == [False, True]
     assert o.peak_blocks == POOL.blocks
+
+
+def test_more_requests_than_blocks_may_run_where_they_share_all_they_hold():
+    n = 40
+    alike = workload_of(
+        np.zeros(n),
+        np.full(n, 4),
+        np.ones(n),
+        stream=np.zeros(n),
+        stream_tokens=np.full(n, 4),
+        stream_parent=[-1],
+        parent_tokens=[0],
+    )
+    pool = replace(POOL, blocks=2, budget=400, max_running=100, caching=True)
+    o = simulate(alike, pool, FCFS, SECOND)
+    assert (o.finish == 1.0).all()
+    assert o.samples[0][:, 1].max() == n
+
+
+def test_a_request_preempted_again_and_again_is_served():
+    many = workload_of(np.zeros(2), [30, 30], [200, 200])
+    pool = replace(POOL, blocks=230, block_tokens=1, unit_tokens=16, budget=8, caching=True)
+    o = simulate(many, pool, FCFS, SECOND)
+    assert o.preemptions >= 1
+    assert (o.finish > 200).all()
 
 
 @pytest.mark.parametrize("order", ["decode-first", "prefill-first", "static"])

@@ -166,9 +166,18 @@ def test_every_request_is_served_and_every_block_comes_back(c, fleet):
 @settings(max_examples=400)
 @given(batched.filter(lambda c: c.engine.positions == 1), fleets)
 def test_leaps_on_one_replica_miss_nothing_that_another_does(c, fleet):
-    """A gain just above one forbids leaps and changes nothing else."""
+    """A gain just above one forbids leaps and changes nothing else.
+
+    Arrivals, thinking and moves are no round numbers of steps: what comes exactly as a step ends comes before
+    or after it by the rounding of sums.
+    """
     workload, pool, scheduling, times = replay_cases.taken(c)
-    workload = replace(workload, arrival_seconds=workload.arrival_seconds * 1.0123456789)
+    workload = replace(
+        workload,
+        arrival_seconds=workload.arrival_seconds * 1.0123456789,
+        think_seconds=workload.think_seconds * 1.0314159265,
+    )
+    fleet = replace(fleet, move_seconds=fleet.move_seconds + 0.0271828182)
     leaping = simulate(workload, pool, scheduling, times, fleet)
     stepping = simulate(workload, replace(pool, gain=1 + 1e-12), scheduling, times, fleet)
     assert leaping.steps == stepping.steps
@@ -229,6 +238,12 @@ def test_one_preempted_where_it_decodes_is_computed_again_there():
 def test_prompts_apart_from_a_static_batch_are_refused():
     with pytest.raises(BadInput, match="static"):
         simulate(small((0, 8, 3)), POOL, replace(FCFS, order="static"), SECOND, APART)
+
+
+def test_a_fleet_of_no_replica_is_refused():
+    for fleet in (Fleet(replicas=0), Fleet(replicas=0, prefill=1)):
+        with pytest.raises(BadInput, match="replicas"):
+            simulate(small((0, 8, 3)), POOL, FCFS, SECOND, fleet)
 
 
 def test_a_routing_that_is_not_known_is_refused_by_name():

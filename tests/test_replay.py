@@ -141,6 +141,17 @@ def test_leaps_change_nothing_in_a_closed_loop(users):
     assert disagreement(Case(0, workload, ROOMY, POLICIES["vllm"], irrational_times())) == []
 
 
+def test_a_head_that_others_rob_of_what_it_would_find_may_join_sooner():
+    """Its first chunk from the start needs one block; the one that goes on from a cached unit needs more."""
+    c = case(24589)
+    kept = [2, 5, 8]
+    fields = ("arrival_seconds", "prompt_tokens", "output_tokens", "stream", "stream_tokens")
+    few = replace(c.workload, **{name: getattr(c.workload, name)[kept] for name in fields})
+    plain, outcome = both(replace(c, workload=few))
+    assert plain.preemptions > 2
+    assert replay_cases.differences(plain, outcome, c.times.request_seconds) == []
+
+
 def test_sessions_whose_turns_follow_one_another_go_as_in_the_reference():
     rng = random.Random(13)  # noqa: S311
     workload = long_workload(rng, 160, rate=4.0, streams=True)

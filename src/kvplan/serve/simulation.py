@@ -130,6 +130,12 @@ def first_arrival(requests: Any) -> int:
 
 
 def _check(pool: Pool, fleet: Fleet, scheduling: Scheduling) -> None:
+    if fleet.replicas < 1 or fleet.prefill < 0:
+        raise BadInput(
+            f"replicas: {fleet.replicas}, and {fleet.prefill} for prompts, serve nothing; give 1 or more"
+        )
+    if pool.max_running < 1:
+        raise BadInput(f"sequences: {pool.max_running} at once are none; give 1 or more")
     if scheduling.order == "static" and pool.positions > 1:
         raise BadInput("drafts: a static batch with drafts is not simulated; leave out one of them")
     if scheduling.order == "static" and fleet.prefill:
@@ -267,7 +273,7 @@ def _state(u: tables.Rules, fleet: Fleet, n: int, keys: int, users: int) -> tupl
     for name in ("first", "last", "head", "tail"):
         s[name] = -1
     return s, tables.Links(
-        running=np.zeros((many, max(1, min(u.max_running, n, u.blocks))), np.int64),
+        running=np.zeros((many, max(1, min(u.max_running, n))), np.int64),
         after=np.full((many, keys + runs), -1, np.int32),
         before=np.full((many, keys + runs), -1, np.int32),
         holders=np.full((many, keys), -1, np.int32),

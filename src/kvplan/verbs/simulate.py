@@ -247,14 +247,20 @@ def document(r: _Run, leaf: Leaf = bare) -> dict[str, Any]:
     on = serving_fitted_on()
     source = Source(
         Trust.ASSUMED,
-        f"simulated step by step ({r.instance.scheduling.order}, {r.outcome.steps:,} steps); step times from "
-        f"kernels and {on['rows']:,} serving measurements for {clock.engine} on {clock.accelerator.name}",
+        f"from kernels and {on['rows']:,} serving measurements for {clock.engine} on "
+        f"{clock.accelerator.name}",
+    )
+    run = Source(
+        Trust.ENGINE_RULE,
+        f"a run of {r.outcome.steps:,} steps, each by the engine's scheduling "
+        f"({r.instance.scheduling.order})",
     )
 
     def said(name: str, value: float | None, unit: str) -> Any:
         if value is None or leaf is bare:
             return value
-        return named(name, unit, simulated(value, leaf("step_times", 1, "", source)))
+        out = leaf(f"{name}_of_the_run", value, unit, run)
+        return named(name, unit, simulated(out, leaf("step_times", 1, "", source)))
 
     o, seconds = r.outcome, duration_seconds(r.outcome)
     done, rejected = int(r.found.finished.sum()), int(o.rejected.sum())

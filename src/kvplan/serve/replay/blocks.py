@@ -164,7 +164,7 @@ def release(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int) -> int:
     """All blocks of a request go back; the node that has those no one else may find, -1 for none."""
     node = -1
     own = int(q[r].held) - int(q[r].units) * u.unit_blocks
-    if not u.caching:
+    if not u.caching or s[v].spares == 0:
         s[v].fresh += own
     elif own > 0:
         s[v].spares -= 1
