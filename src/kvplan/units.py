@@ -36,6 +36,19 @@ def parse_bytes(text: str, field: str) -> int:
     return round(value)
 
 
+def parse_rate(text: str, field: str) -> float:
+    """A RATE (`16GB/s`, `900e9`) as bytes per second.
+
+    Raises BadInput naming `field` when the text is no rate.
+    """
+    try:
+        return float(parse_bytes(text.strip().removesuffix("/s"), field))
+    except BadInput:
+        raise BadInput(
+            f"{field}: {shown(text)} is not a rate; write bytes a second, such as 16GB/s"
+        ) from None
+
+
 def parse_seconds(text: str, field: str) -> float:
     """A TIME (`0.5s`, `30ms`, `24h`) in seconds; a unit is required.
 

@@ -9,7 +9,7 @@ what the engine takes beside the kernels (facts/efficiency.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.cost.operations import Operations
@@ -30,6 +30,7 @@ from kvplan.facts.kernels import (
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, least, most, named, power, total
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "send")
+_STATED_LINK = Source(Trust.STATED, "--link")
 # What a format's values are multiplied as where an accelerator has no peak for it.
 WIDER = {
     "fp4": ("bf16", "fp16"),  # weights alone are narrow then, as in W4A16
@@ -286,10 +287,13 @@ class Clock:
         if found is None:
             speed, shared = link_bytes_per_second(self.accelerator, item.ranks)
             link = find_link("all_gather" if item.kind == "send" else item.kind, self.accelerator.key, shared)
+            if speed == self.accelerator.stated_link_bytes_per_second:
+                link = replace(link, link=1.0, one_shot=0.0, share=0.0, source=_STATED_LINK)
             speed *= (2 / item.ranks) ** link.share if shared else 1
-            scale = min(
-                self.fit("link", shared=shared), 1 / max(link.link, link.one_shot)
-            )  # no more than all of it
+            # no more than all of it
+            scale = min(self.fit("link", shared=shared), 1 / max(link.link, link.one_shot))
+            if link.source is _STATED_LINK:
+                scale = 1.0
             found = link, speed, scale, self.fit("collective_start")
             self._links[key] = found
         return found

@@ -176,6 +176,7 @@ def plan(
     attention_dp: options.AttentionDp = 1,
     gpu_memory: options.GpuMemory = "",
     memory_in_use: options.InUse = "",
+    link: options.Link = "",
     kv_cache_dtype: options.Kv = "auto",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "",

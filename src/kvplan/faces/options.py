@@ -50,6 +50,15 @@ Gpu = Annotated[str, typer.Option("--gpu", help="h100, H100-SXM-80GB, rtx4090, â
 GpuMemory = Annotated[
     str, typer.Option("--gpu-memory", metavar="SIZE", help="instead of the catalogue's memory; a MIG slice")
 ]
+Link = Annotated[
+    str,
+    typer.Option(
+        "--link",
+        metavar="RATE",
+        help="what an all-reduce reaches between ranks one way (nccl-tests' busbw), such as 16GB/s; "
+        "timed ones else",
+    ),
+]
 Engine = Annotated[str, typer.Option("--engine", help="vllm, sglang, tensorrt-llm, llama.cpp, transformers")]
 Version = Annotated[
     str, typer.Option("--engine-version", metavar="X", help="0.19 is the newest 0.19 known; the newest else")

@@ -113,6 +113,7 @@ def simulate(
     kv_cache_dtype: options.Kv = "auto",
     gpu_memory: options.GpuMemory = "",
     memory_in_use: options.InUse = "",
+    link: options.Link = "",
     kv_cache_memory_bytes: options.Pool = "",
     weights_memory: options.Weights = "",
     activation_memory: options.Activation = "",

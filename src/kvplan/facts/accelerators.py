@@ -33,7 +33,8 @@ class Accelerator:
     """One accelerator in SI units: bytes, bytes per second, FLOP (or OP) per second, dense.
 
     `memory_bytes` is what CUDA reports where known, else what the driver shows; None where neither
-    is known. `link_bytes_per_second` is one direction. `unsure` names figures that sources dispute.
+    is known. `link_bytes_per_second` is one direction; the stated one is what an all-reduce reaches on
+    the machine at hand, where somebody measured it. `unsure` names figures that sources dispute.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Accelerator:
     sources: tuple[str, ...]
     unsure: tuple[str, ...]
     notes: str
+    stated_link_bytes_per_second: float | None = None
 
     def peak(self, compute: str) -> float | None:
         """Dense peak for arithmetic of that name (bf16, fp8, …), or None when it has none."""

@@ -164,6 +164,8 @@ def link_bytes_per_second(a: Accelerator, ranks: int) -> tuple[float, bool]:
     node = table["node"]
     if ranks > node["domain"].get(a.key, node["accelerators"]):
         return float(node["bytes_per_second"]), False
+    if a.stated_link_bytes_per_second:
+        return a.stated_link_bytes_per_second, not a.link_bytes_per_second
     if a.link_bytes_per_second and (ranks <= 2 or a.key not in table["bridged"]["accelerators"]):
         return a.link_bytes_per_second, False
     text = a.pcie or "4.0 x16"

@@ -19,7 +19,7 @@ from kvplan.facts.flags import unread_note
 from kvplan.facts.formats import find_format
 from kvplan.figure import Source, Trust
 from kvplan.model.model import Model
-from kvplan.units import parse_bytes
+from kvplan.units import parse_bytes, parse_rate
 from kvplan.verbs.check import whole
 from kvplan.verbs.drafted import drafter_of
 from kvplan.verbs.given import ModelLike, given_model
@@ -69,6 +69,7 @@ def deployment(
     kv_cache_dtype: str = "auto",
     gpu_memory: Size = None,
     memory_in_use: Size = None,
+    link: Size = None,
     measured: Mapping[str, Size] | None = None,
     flags: Mapping[str, Any] | None = None,
     batch: int | None = None,
@@ -87,6 +88,7 @@ def deployment(
         given["batch_size"] = batch
     found = {_MEASURED[k]: _measured(k, v) for k, v in (measured or {}).items() if v is not None}
     platform, accelerator = _device(gpu)
+    accelerator = _linked(accelerator, link)
     memory, source = _memory(accelerator, gpu_memory)
     if memory is None and "kv_pool_bytes" not in found and name not in CONTEXT_DECIDES:
         raise _no_memory(gpu, accelerator)
@@ -163,6 +165,16 @@ def _device(gpu: str | None) -> tuple[str, Accelerator | None]:
         return "cpu", None
     found = find_accelerator(gpu)
     return _PLATFORMS.get(found.vendor, "cuda"), found
+
+
+def _linked(accelerator: Accelerator | None, given: Size) -> Accelerator | None:
+    """The accelerator with the link that is stated for it."""
+    if given is None or accelerator is None:
+        return accelerator
+    rate = parse_rate(given, "--link") if isinstance(given, str) else float(given)
+    if not rate > 0:
+        raise BadInput(f"--link: {shown(given)} passes nothing; give bytes a second, such as 16GB/s")
+    return replace(accelerator, stated_link_bytes_per_second=rate)
 
 
 def _memory(accelerator: Accelerator | None, given: Size) -> tuple[int | None, Source]:

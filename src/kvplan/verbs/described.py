@@ -42,6 +42,7 @@ def described(
         **{**read.named, **_only(_NAMED, given)},
         gpu_memory=given.get("gpu_memory"),
         memory_in_use=given.get("memory_in_use"),
+        link=given.get("link"),
         measured=measured,
         flags=settings(flags, read, engine),
         batch=batch,

@@ -165,7 +165,8 @@ def _apart(d: Deployment, asked: Asked) -> dict[str, Any] | None:
     clock, policy = clock_of(d), policy_of(d, asked.held(d.setup.engine), shared=asked.shared)
     if not room(d, policy, asked.length):
         return None
-    link = clock.accelerator.link_bytes_per_second
+    a = clock.accelerator
+    link = a.stated_link_bytes_per_second or a.link_bytes_per_second
     link = link or store.toml("efficiency/classes.toml")["node"]["bytes_per_second"]
     both = Apart(Side(clock, policy), Side(clock, policy), link)
     found = at_concurrency(both, asked.load(), asked.amount)

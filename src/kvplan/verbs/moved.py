@@ -27,7 +27,8 @@ def fleet_of(d: Deployment, routing: str | None, prefill_replicas: int | None) -
     if prefill_replicas is None:
         return Fleet(replicas, name)
     count = whole("--prefill-replicas", prefill_replicas, 1, MOST_REPLICAS)
-    link = accelerator_of(d).link_bytes_per_second
+    a = accelerator_of(d)
+    link = a.stated_link_bytes_per_second or a.link_bytes_per_second
     link = link or store.toml("efficiency/classes.toml")["node"]["bytes_per_second"]
     moved = float(prompt_cache_bytes(operations(d), _SAMPLE_TOKENS)) / _SAMPLE_TOKENS
     return Fleet(replicas, name, count, 0.0, moved / link)

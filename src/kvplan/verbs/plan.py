@@ -47,6 +47,7 @@ def plan(
     kv_cache_dtype: str | None = None,
     gpu_memory: Size = None,
     memory_in_use: Size = None,
+    link: Size = None,
     command: str | None = None,
     prompt_tokens: int | None = None,
     output_tokens: int | None = None,
@@ -88,6 +89,7 @@ def plan(
         "kv_cache_dtype": kv_cache_dtype,
         "gpu_memory": gpu_memory,
         "memory_in_use": memory_in_use,
+        "link": link,
         "command": command,
     }
     d, read = described(model, words, flags, wanted)

@@ -56,6 +56,7 @@ def simulate(
     kv_cache_dtype: str | None = None,
     gpu_memory: Size = None,
     memory_in_use: Size = None,
+    link: Size = None,
     kv_cache_memory_bytes: Size = None,
     weights_memory: Size = None,
     activation_memory: Size = None,
@@ -107,7 +108,7 @@ def simulate(
         "gpu": gpu, "engine": engine, "engine_version": engine_version, "tp": tp, "pp": pp, "dp": dp,
         "ep": ep, "dcp": dcp, "attention_dp": attention_dp, "dtype": dtype, "quantization": quantization,
         "kv_cache_dtype": kv_cache_dtype, "gpu_memory": gpu_memory, "memory_in_use": memory_in_use,
-        "kv_cache_memory_bytes": kv_cache_memory_bytes, "weights_memory": weights_memory,
+        "link": link, "kv_cache_memory_bytes": kv_cache_memory_bytes, "weights_memory": weights_memory,
         "activation_memory": activation_memory, "graph_memory": graph_memory, "command": command,
     }  # fmt: skip
     asked = {

@@ -220,7 +220,7 @@ def easier_without(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, left: in
     stays = (shared + kept) * u.unit_blocks - loose  # others hold these
     hit = stays // u.unit_blocks * u.unit_tokens
     reach = hit + min(int(q[r].prompt) + int(q[r].made) - hit, left)
-    return blocks_of(u, reach) - stays <= s[v].free
+    return bool(blocks_of(u, reach) - stays <= s[v].free)
 
 
 @compiled
