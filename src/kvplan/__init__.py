@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvplan.verbs.fit import fit
     from kvplan.verbs.latency import latency
     from kvplan.verbs.plan import plan
+    from kvplan.verbs.recommend import recommend
     from kvplan.verbs.simulate import simulate
     from kvplan.verbs.size import size
     from kvplan.verbs.timeline import timeline
@@ -30,6 +31,7 @@ __all__ = [
     "latency",
     "models",
     "plan",
+    "recommend",
     "simulate",
     "size",
     "timeline",

@@ -10,7 +10,7 @@ import typer
 
 import kvplan
 from kvplan.errors import BadInput, KvplanError, shown
-from kvplan.faces import latency_command, options, output, simulate_command, usage
+from kvplan.faces import latency_command, options, output, recommend_command, simulate_command, usage
 from kvplan.faces.engine_options import takes_engine_flags
 
 app = typer.Typer(
@@ -158,6 +158,7 @@ def fit(
 
 app.command()(latency_command.latency)
 app.command()(simulate_command.simulate)
+app.command()(recommend_command.recommend)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.errors import BadInput
-from kvplan.faces import picture, run_picture
+from kvplan.faces import front_picture, picture, run_picture
 from kvplan.faces.latency_report import amount_text
 from kvplan.verbs.answer import Answer
 
@@ -26,6 +26,8 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         if not rows["timeline"]["seconds"]:
             raise BadInput("--plot: nothing ran, so there is nothing to draw")
         return run_picture.over_time(rows["timeline"], rows["of"])
+    if verb == "recommend":
+        return _front(answer, rows)
     if verb == "latency":
         return _over_batch(answer, rows)
     of, load, roof = rows["of"], answer["load"], rows["roofline"]
@@ -38,6 +40,12 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         picture.decode_over_batch(rows["decode"], f"{of}; {lengths}"),
         picture.roofline(roof["points"], roof["peak"], roof["rate"], served),
     ]
+
+
+def _front(answer: Answer, rows: dict[str, Any]) -> list[Any]:
+    if not rows["front"]:
+        raise BadInput("--plot: no simulated deployment has a price, so there is no front; give --price")
+    return [front_picture.cost_and_time(rows["front"], f"{rows['of']}; {answer['load']['source']}")]
 
 
 def _over_batch(answer: Answer, rows: dict[str, Any]) -> list[Any]:

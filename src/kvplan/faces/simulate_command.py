@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,17 +10,13 @@ import typer
 
 import kvplan
 from kvplan.errors import BadInput, shown
+from kvplan.faces import load_options as load
 from kvplan.faces import options, output
 from kvplan.faces.engine_options import takes_engine_flags
+from kvplan.faces.progress import progress
 
-_TRACE = "a trace"
-_DRAWN = "a load that is drawn: one of batch, concurrency and rate"
 _FLEET = "replicas"
-_GOALS = "goals"
-
-
-def _option(name: str, help: str, panel: str, metavar: str | None = None) -> Any:
-    return typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, show_default=False)
+_APART = "so many more compute prompts alone; the others decode"
 
 
 @takes_engine_flags
@@ -40,74 +33,36 @@ def simulate(
     ep: options.Ep = 1,
     dcp: Annotated[int, typer.Option(hidden=True)] = 1,
     attention_dp: options.AttentionDp = 1,
-    trace: Annotated[
-        str,
-        _option(
-            "--trace",
-            "CSV, JSONL or Parquet; Azure's and Mooncake's as they are; a ServeGen folder",
-            _TRACE,
-            "FILE",
-        ),
-    ] = "",
-    prefix_block_tokens: Annotated[
-        int,
-        _option(
-            "--prefix-block-tokens", "tokens that one of the trace's hashes stands for; 512 else", _TRACE
-        ),
-    ] = 512,
-    rate_scale: Annotated[float, _option("--rate-scale", "so many times as fast", _TRACE)] = 1.0,
-    first_seconds: Annotated[
-        str, _option("--first-seconds", "leave out what comes before", _TRACE, "TIME")
-    ] = "",
-    last_seconds: Annotated[
-        str, _option("--last-seconds", "leave out what comes after", _TRACE, "TIME")
-    ] = "",
-    rate: Annotated[float, _option("--rate", "requests a second; of a trace, its mean", _DRAWN)] = 0.0,
-    arrivals: Annotated[
-        str,
-        _option(
-            "--arrivals", "of a rate: poisson, constant, gamma(VARIATION), ramp(LAST, SECONDS)", _DRAWN, "LAW"
-        ),
-    ] = "poisson",
-    concurrency: Annotated[int, _option("--concurrency", "users who ask again once answered", _DRAWN)] = 0,
-    think: Annotated[str, _option("--think", "mean time before users ask again", _DRAWN, "TIME")] = "",
-    batch: Annotated[int, _option("--batch", "requests that start together", _DRAWN)] = 0,
-    requests: Annotated[int, _option("--requests", "how many", _DRAWN)] = 0,
-    duration: Annotated[str, _option("--duration", "those of so long", _DRAWN, "TIME")] = "",
-    prompt_tokens: Annotated[
-        str,
-        _option(
-            "--prompt-tokens",
-            "512, lognormal(512, 300), uniform(1, 999), histogram(FILE), …; 2,048 else",
-            _DRAWN,
-            "LENGTHS",
-        ),
-    ] = "",
-    output_tokens: Annotated[str, _option("--output-tokens", "the same; 256 else", _DRAWN, "LENGTHS")] = "",
-    shared_prefix_tokens: Annotated[
-        int, _option("--shared-prefix-tokens", "the same first tokens of every prompt", _DRAWN)
-    ] = 0,
-    turns: Annotated[
-        str,
-        _option(
-            "--turns", "conversations of so many turns; lengths are then what a turn adds", _DRAWN, "LENGTHS"
-        ),
-    ] = "",
-    system_tokens: Annotated[
-        int, _option("--system-tokens", "that every conversation begins with", _DRAWN)
-    ] = 0,
+    trace: load.Trace = "",
+    prefix_block_tokens: load.PrefixBlock = 512,
+    rate_scale: load.RateScale = 1.0,
+    first_seconds: load.First = "",
+    last_seconds: load.Last = "",
+    rate: load.Rate = 0.0,
+    arrivals: load.Arrivals = "poisson",
+    concurrency: load.Concurrency = 0,
+    think: load.Think = "",
+    batch: load.Batch = 0,
+    requests: load.Requests = 0,
+    duration: load.Duration = "",
+    prompt_tokens: load.Prompt = "",
+    output_tokens: load.Output = "",
+    shared_prefix_tokens: load.Shared = 0,
+    turns: load.Turns = "",
+    system_tokens: load.System = 0,
     speculative_tokens: options.Drafts = 0,
     acceptance: options.Acceptance = 0.0,
-    seed: Annotated[int, _option("--seed", "the same seed draws the same", _DRAWN)] = 0,
+    seed: load.Seed = 0,
     routing: Annotated[
-        str, _option("--routing", "of --dp replicas: round-robin, least-loaded or prefix", _FLEET)
+        str, load.option("--routing", "of --dp replicas: round-robin, least-loaded or prefix", _FLEET)
     ] = "round-robin",
     prefill_replicas: Annotated[
-        int, _option("--prefill-replicas", "so many more compute prompts alone; the others decode", _FLEET)
+        int,
+        load.option("--prefill-replicas", "so many more compute prompts alone; the others decode", _FLEET),
     ] = 0,
-    ttft_p99: Annotated[str, _option("--ttft-p99", "99 of 100 first tokens within", _GOALS, "TIME")] = "",
-    tpot_p99: Annotated[str, _option("--tpot-p99", "each further token within", _GOALS, "TIME")] = "",
-    e2e_p99: Annotated[str, _option("--e2e-p99", "the whole answer within", _GOALS, "TIME")] = "",
+    ttft_p99: load.TtftGoal = "",
+    tpot_p99: load.TpotGoal = "",
+    e2e_p99: load.E2eGoal = "",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = "",
     kv_cache_dtype: options.Kv = "auto",
@@ -120,7 +75,7 @@ def simulate(
     graph_memory: options.Graphs = "",
     calibrate_from: Annotated[
         str,
-        _option(
+        load.option(
             "--calibrate-from",
             "a measured run's requests: its step times are taken",
             "figures you measured",
@@ -145,7 +100,7 @@ def simulate(
     """A trace or a load, step by step: percentiles, queueing, preemption, cache use over time."""
     other = _other(against) if against else None
     asked = {name: value for name, value in output.asked().items() if name != "against"}
-    with _progress() as report:
+    with progress("compiling, the first time only") as report:
         answer = kvplan.simulate(**asked, report=report)
     output.draw(plot, answer, "simulate")
     output.show(answer, "simulate", as_json, explain, {"against": other} if other else {})
@@ -172,25 +127,3 @@ def _other(path: str) -> dict[str, Any]:
             f"--against: {shown(path)} is not a run's document; write one with kvplan simulate … --json"
         )
     return found
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A bar on standard error while it is a terminal; the first run of all compiles first, and says so."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    text = TextColumn("{task.description}")
-    with Progress(
-        text, BarColumn(), TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("compiling, the first time only", total=None)
-
-        def report(what: str, done: int, of: int) -> None:
-            if done:
-                bar.update(task, description=f"{done:,} of {of:,} {what}", completed=done, total=of)
-
-        yield report

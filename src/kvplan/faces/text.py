@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvplan.faces import fit_report, latency_report, simulate_report
+from kvplan.faces import fit_report, latency_report, recommend_report, simulate_report
 from kvplan.faces.table import Row, console, lines
 from kvplan.units import bytes_text, count_text, counted, decimal_text, seconds_text
 from kvplan.verbs.answer import Answer
@@ -28,6 +28,8 @@ def show(verb: str, answer: Answer, asked: dict[str, Any]) -> None:
 
 def _rests_on(out: Console, answer: Answer) -> None:
     weakest = answer.rests_on()
+    if not weakest:
+        return
     label = weakest[0].source.trust.label if weakest and weakest[0].source else ""
     out.print()
     out.print(f"[bold]rests on[/bold] (weakest inputs, {label}):")
@@ -298,4 +300,5 @@ _REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {
     "latency": latency_report.latency,
     "plan": _plan,
     "simulate": simulate_report.simulate,
+    "recommend": recommend_report.recommend,
 }

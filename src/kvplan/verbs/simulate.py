@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvplan.engines.deployment import Deployment
-from kvplan.errors import BadInput, shown
+from kvplan.errors import BadInput
 from kvplan.facts.efficiency import serving_fitted_on
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named
 from kvplan.serve.calibrated import Factors, Observed, calibrate, scaled
@@ -19,7 +19,7 @@ from kvplan.serve.runs import measured_run
 from kvplan.serve.simulation import Fleet, Outcome
 from kvplan.serve.simulation import simulate as run
 from kvplan.serve.workload import Workload
-from kvplan.units import count_text, parse_seconds
+from kvplan.units import count_text
 from kvplan.verbs import series
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.asked import draft_layers_of, drafts_of
@@ -27,6 +27,7 @@ from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import Size
 from kvplan.verbs.described import described
 from kvplan.verbs.given import ModelLike
+from kvplan.verbs.goals import goals_of
 from kvplan.verbs.instance import Instance, instance_of
 from kvplan.verbs.latency import deployment_row
 from kvplan.verbs.moved import fleet_of
@@ -34,7 +35,6 @@ from kvplan.verbs.phases import spread_of
 from kvplan.verbs.timing import clock_of
 from kvplan.verbs.workloads import workload_of
 
-GOALS = {"ttft_p99": "ttft_seconds", "tpot_p99": "tpot_seconds", "e2e_p99": "e2e_seconds"}
 MOST_BETWEEN = 20_000  # requests
 Report = Callable[[str, int, int], None]
 
@@ -118,7 +118,7 @@ def simulate(
         "prompt_tokens": prompt_tokens, "output_tokens": output_tokens,
         "shared_prefix_tokens": shared_prefix_tokens, "turns": turns, "system_tokens": system_tokens,
     }  # fmt: skip
-    goals = _goals({"ttft_p99": ttft_p99, "tpot_p99": tpot_p99, "e2e_p99": e2e_p99})
+    goals = goals_of({"ttft_p99": ttft_p99, "tpot_p99": tpot_p99, "e2e_p99": e2e_p99})
     if requests_out is not None:
         check_path(requests_out)
     d, read = described(model, words, flags)
@@ -173,20 +173,6 @@ class _Run:
     ) -> None:
         self.d, self.workload, self.instance = d, workload, instance
         self.outcome, self.found, self.goals, self.between = outcome, found, goals, between
-
-
-def _goals(given: Mapping[str, Any]) -> dict[str, float]:
-    """Goals in seconds by the kind of time that they bound."""
-    goals = {}
-    for name, value in given.items():
-        if value is None:
-            continue
-        field = f"--{name.replace('_', '-')}"
-        seconds = parse_seconds(value, field) if isinstance(value, str) else value
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e9:
-            raise BadInput(f"{field}: {shown(value)} is not a time above 0; write one such as 0.5s or 30ms")
-        goals[GOALS[name]] = float(seconds)
-    return goals
 
 
 def _drafted(d: Deployment, drafts: int | None, acceptance: float | None) -> Load:

@@ -1,0 +1,246 @@
+"""`recommend`: the cheapest deployments that meet the goals, why they do, and what starts each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvplan.advise.executor import executor_of
+from kvplan.advise.families import Space, families
+from kvplan.advise.goals import Goals
+from kvplan.advise.ledger import Ledger
+from kvplan.errors import BadInput, shown
+from kvplan.facts import store
+from kvplan.facts.accelerators import accelerators, find_accelerator
+from kvplan.facts.efficiency import serving_fitted_on
+from kvplan.facts.engine_versions import find_engine
+from kvplan.facts.flags import checked
+from kvplan.facts.flags import flags as known_flags
+from kvplan.facts.prices import Price, given_prices, price_of
+from kvplan.serve.load import Load
+from kvplan.serve.workload import Workload
+from kvplan.verbs.answer import Answer
+from kvplan.verbs.asked import ACCEPTANCE
+from kvplan.verbs.check import whole
+from kvplan.verbs.chosen import Priced, chosen_part
+from kvplan.verbs.given import ModelLike, given_model
+from kvplan.verbs.goals import goals_of
+from kvplan.verbs.screening import Screened, Want
+from kvplan.verbs.search import Question, Report, play_all, screen_all, try_all
+from kvplan.verbs.workloads import workload_of
+
+MOST_ACCELERATORS = 1024
+OWN = "own"  # weights as the checkpoint has them
+_PLAYED, _AT_LEAST, _DEARER = 48, 12, 1.6  # families simulated: at most, at least, and how much dearer
+_FRONT = 16  # of the front by arithmetic, simulated at most
+_VENDORS = ("nvidia", "amd")  # whose accelerators are searched where none is named
+
+
+def recommend(
+    model: ModelLike,
+    *,
+    gpu: str | Iterable[str] | None = None,
+    engine: str | Iterable[str] | None = None,
+    engine_version: str | None = None,
+    quantization: str | Iterable[str] | None = None,
+    kv_cache_dtype: str | Iterable[str] | None = None,
+    max_accelerators: int = 16,
+    price: str | Iterable[str] | None = None,
+    trace: str | None = None,
+    prefix_block_tokens: int | None = None,
+    first_seconds: str | float | None = None,
+    last_seconds: str | float | None = None,
+    rate: float | None = None,
+    rate_scale: float | None = None,
+    concurrency: int | None = None,
+    requests: int | None = None,
+    duration: str | float | None = None,
+    arrivals: str | None = None,
+    think: str | float | None = None,
+    prompt_tokens: int | str | None = None,
+    output_tokens: int | str | None = None,
+    shared_prefix_tokens: int | None = None,
+    turns: int | str | None = None,
+    system_tokens: int | None = None,
+    speculative_tokens: int | None = None,
+    acceptance: float | None = None,
+    ttft_p99: str | float | None = None,
+    tpot_p99: str | float | None = None,
+    e2e_p99: str | float | None = None,
+    answers: int = 5,
+    seed: int = 0,
+    workers: int | None = None,
+    ray: str | None = None,
+    resume: str | None = None,
+    report: Report | None = None,
+    **flags: Any,
+) -> Answer:
+    """The cheapest deployments that meet the goals under a load.
+
+    `gpu`, `engine`, `quantization` and `kv_cache_dtype` are what may be used: one, several with commas, or
+    a list; all priced accelerators, vLLM, the checkpoint's own weights and their cache where not given. Every
+    way to divide the model over up to `max_accelerators` is timed by arithmetic; the cheapest are simulated,
+    with two draws of the load, until 99 of 100 requests stay within `ttft_p99`, `tpot_p99` and `e2e_p99`.
+    The load is that of `simulate`: a `trace`, a `rate` or a `concurrency`. `price` overrides list prices,
+    "h100=2.49". `workers` processes or a `ray` cluster share the work; `resume` names a file of what is
+    found, from which an interrupted search goes on. Returns the contract's `recommend` document: times in
+    seconds, costs in US dollars. Raises BadInput or UnknownName.
+    """
+    asked = {
+        "trace": trace, "prefix_block_tokens": prefix_block_tokens, "first_seconds": first_seconds,
+        "last_seconds": last_seconds, "rate": rate, "rate_scale": rate_scale, "concurrency": concurrency,
+        "requests": requests, "duration": duration, "arrivals": arrivals, "think": think,
+        "prompt_tokens": prompt_tokens, "output_tokens": output_tokens,
+        "shared_prefix_tokens": shared_prefix_tokens, "turns": turns, "system_tokens": system_tokens,
+    }  # fmt: skip
+    found = goals_of({"ttft_p99": ttft_p99, "tpot_p99": tpot_p99, "e2e_p99": e2e_p99})
+    if not found:
+        raise BadInput("--ttft-p99: no goal is given; give one of --ttft-p99, --tpot-p99 and --e2e-p99")
+    if trace is None and rate is None and concurrency is None:
+        raise BadInput("--rate: no load is given; give requests a second, a --concurrency or a --trace")
+    loaded = given_model(model)
+    most = whole("--max-accelerators", max_accelerators, 1, MOST_ACCELERATORS)
+    wanted = whole("--answers", answers, 1, 100)
+    prices = given_prices(_several(price))
+    engines = list(dict.fromkeys(find_engine(name) for name in _several(engine) or ["vllm"]))
+    space = Space(
+        _accelerators(_several(gpu), prices),
+        engines,
+        [name.replace(OWN, "") for name in _several(quantization) or [OWN]],
+        _several(kv_cache_dtype) or ["auto"],
+        most,
+        _nodes(),
+    )
+    workloads = _workloads(asked, whole("--seed", seed, 0, 2**31 - 2))
+    load = _load(workloads[0], shared_prefix_tokens, speculative_tokens, acceptance)
+    want = Want(
+        mode="concurrency" if workloads[0].users else "rate",
+        amount=_amount(workloads[0], None if trace is not None else rate),
+        load=load,
+        longest=_longest(workloads[0]),
+        goals=Goals(**found),
+        most=most,
+        flags={name: _flags_of(name, flags, engines) for name in engines},
+        versions=_versions(engine_version, engines),
+    )
+    question = Question(loaded, want, workloads)
+    experts = any(w.part == "expert" for _, layer in loaded.grouped() for w in layer.weights)
+    grid = families(space, experts=experts)
+    ledger = Ledger(resume, question.digest(f"{_release()} {serving_fitted_on()}"))
+    priced = Priced(prices)
+    with executor_of(workers, ray, len(grid)) as by:
+        screened = screen_all(question, grid, by, ledger, report)
+        tried = try_all(question, _worth_playing(screened, priced, want.goals), by, ledger, report)
+        front = play_all(question, priced.fastest(screened, _FRONT), by, ledger, report)
+    ledger.write()
+
+    served = str(model) if isinstance(model, str) and Path(model).exists() else loaded.id
+    part = chosen_part(question, screened, tried, front, priced, wanted, served)
+    return Answer(lambda _: part, lambda answer: {"front": answer["front"], "of": loaded.id})
+
+
+def _release() -> str:
+    """The release that is installed; nothing where the source is run as it lies."""
+    try:
+        return metadata.version("kvplan")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _several(given: str | Iterable[str] | None) -> list[str]:
+    """Names, from one with commas or from several."""
+    if given is None:
+        return []
+    texts = [given] if isinstance(given, str) else list(given)
+    for text in texts:
+        if not isinstance(text, str):
+            raise BadInput(f"{shown(text)} is not a name; give names, with commas or in a list")
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+def _accelerators(named: list[str], prices: Mapping[str, Price]) -> list[str]:
+    """Keys of those that are named, or else of all with a price."""
+    if named:
+        return list(dict.fromkeys(find_accelerator(name).key for name in named))
+    found = [a for a in accelerators() if a.vendor in _VENDORS and a.memory_bytes and a.peaks]
+    return [a.key for a in found if a.key in prices or price_of(a.key) is not None]
+
+
+def _nodes() -> dict[str, int]:
+    table = store.toml("efficiency/classes.toml")["node"]
+    return {a.key: int(table["domain"].get(a.key, table["accelerators"])) for a in accelerators()}
+
+
+def _workloads(asked: Mapping[str, Any], seed: int) -> tuple[Workload, ...]:
+    """The load, and where it is drawn another draw of it."""
+    first = workload_of(asked, seed)
+    return (first,) if asked["trace"] is not None else (first, workload_of(asked, seed + 1))
+
+
+def _amount(workload: Workload, stated: float | None) -> float:
+    """Users of a closed loop, or requests a second: those of the law that draws them, or a trace's mean."""
+    if workload.users:
+        return float(workload.users)
+    if stated is not None:
+        return float(stated)
+    rate = workload.summary().requests_per_second
+    if not rate:
+        raise BadInput(f"--trace: {workload.source} has no rate: its requests all arrive at one time")
+    return float(rate)
+
+
+def _longest(workload: Workload) -> int:
+    return int((workload.prompt_tokens.astype(np.int64) + workload.output_tokens).max())
+
+
+def _load(workload: Workload, shared: int | None, drafts: int | None, acceptance: float | None) -> Load:
+    """Mean lengths, for arithmetic; what prompts share beyond a stated prefix is left to simulation."""
+    prompt = max(1, round(float(workload.prompt_tokens.mean())))
+    count = whole("--speculative-tokens", drafts or 0, 0, 64)
+    chance = ACCEPTANCE if acceptance is None else acceptance
+    if isinstance(chance, bool) or not isinstance(chance, int | float) or not 0 <= chance <= 1:
+        raise BadInput(f"--acceptance: {shown(acceptance)} is no share; give a number from 0 to 1")
+    return Load(
+        prompt,
+        max(1, round(float(workload.output_tokens.mean()))),
+        shared=min(shared or 0, prompt - 1),
+        drafts=count,
+        acceptance=chance if count else 0.0,
+        draft_layers=1.0 if count else 0,
+    )
+
+
+def _flags_of(engine: str, flags: Mapping[str, Any], engines: list[str]) -> dict[str, Any]:
+    """The settings that belong to that engine; raises for one that belongs to none of those searched."""
+    found = {}
+    for name, value in flags.items():
+        flag = known_flags().get(name)
+        if flag is None or not set(flag.engines) & set(engines) or engine in flag.engines:
+            found[name] = checked(name, value, engine)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _versions(given: str | None, engines: list[str]) -> dict[str, str]:
+    if given is None:
+        return {}
+    if len(engines) > 1:
+        raise BadInput(
+            f"--engine-version: {shown(given)} is of one engine and {len(engines)} are searched; name one"
+        )
+    return {engines[0]: given}
+
+
+def _worth_playing(screened: list[Screened], priced: Priced, goals: Goals) -> list[Screened]:
+    """The cheapest by arithmetic, and those not much dearer: arithmetic is not the last word."""
+    able = sorted((s for s in screened if s.able), key=lambda s: priced.rank(s.able[0]))
+    limit = priced.rank(able[0].able[0]).cost_per_hour * _DEARER if able else 0.0
+    near = [s for s in able if priced.rank(s.able[0]).cost_per_hour <= limit]
+    kept = able[: max(_AT_LEAST, len(near))][:_PLAYED]
+    if kept:
+        return kept
+    missed = [(goals.worst(s.nearest.times())[1], s.family, s) for s in screened if s.nearest is not None]
+    return [s for *_, s in sorted(missed, key=lambda m: m[:2])][:_AT_LEAST]
