@@ -14,6 +14,7 @@ from kvplan.errors import KvplanError
 from kvplan.verbs.listing import accelerators, engines, models
 
 if TYPE_CHECKING:
+    from kvplan.verbs.compare import compare
     from kvplan.verbs.fit import fit
     from kvplan.verbs.latency import latency
     from kvplan.verbs.plan import plan
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "KvplanError",
     "accelerators",
+    "compare",
     "engines",
     "fit",
     "latency",

@@ -10,7 +10,7 @@ import typer
 
 import kvplan
 from kvplan.errors import BadInput, KvplanError, shown
-from kvplan.faces import latency_command, options, output, recommend_command, simulate_command, usage
+from kvplan.faces import latency_command, levers_command, options, output, recommend_command, simulate_command, usage
 from kvplan.faces.engine_options import takes_engine_flags
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ def size(
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
+    save: options.Save = "",
 ) -> None:
     """What one token, one sequence and one batch cost in cache; no hardware needed."""
     answer = kvplan.size(
@@ -58,6 +59,7 @@ def size(
     )
     asked = {"tokens": tokens, "batch": batch, "tp": tp}
     output.draw(plot, answer, "size")
+    output.save(save, answer)
     output.show(answer, "size", as_json, explain, asked)
 
 
@@ -85,6 +87,7 @@ def timeline(
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
+    save: options.Save = "",
 ) -> None:
     """When a request claims its cache: the jump at prefill, or its chunks, and the trickle of decode."""
     answer = kvplan.timeline(
@@ -101,6 +104,7 @@ def timeline(
     )
     asked = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "tp": tp}
     output.draw(plot, answer, "timeline")
+    output.save(save, answer)
     output.show(answer, "timeline", as_json, explain, asked)
 
 
@@ -144,6 +148,7 @@ def fit(
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
+    save: options.Save = "",
     check: options.Check = False,
     **engine_flags: Any,
 ) -> None:
@@ -151,6 +156,7 @@ def fit(
     answer = kvplan.fit(**output.asked())
     asked = {"tp": tp, "gpu": gpu}
     output.draw(plot, answer, "fit")
+    output.save(save, answer)
     output.show(answer, "fit", as_json, explain, asked)
     if check and not answer["capacity"]["fits"]:
         raise typer.Exit(1)
@@ -158,6 +164,7 @@ def fit(
 
 app.command()(latency_command.latency)
 app.command()(simulate_command.simulate)
+app.command()(levers_command.levers)
 app.command()(recommend_command.recommend)
 
 
@@ -197,6 +204,7 @@ def plan(
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
+    save: options.Save = "",
     check: Annotated[
         bool, typer.Option("--check", help="exit 1 when it does not fit or misses a goal")
     ] = False,
@@ -206,9 +214,20 @@ def plan(
     answer = kvplan.plan(**output.asked())
     asked = {"gpu": gpu, "tp": tp, **answer["load"]}
     output.draw(plot, answer, "plan")
+    output.save(save, answer)
     output.show(answer, "plan", as_json, explain, asked)
     if check and not (answer["fit"]["capacity"]["fits"] and latency_command.met(answer["latency"])):
         raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="a kept answer: what --save or --json wrote")],
+    b: Annotated[str, typer.Argument(metavar="B", help="another of the same verb")],
+    as_json: options.Json = False,
+) -> None:
+    """Two kept answers side by side: what was asked, what came out."""
+    output.show(kvplan.compare(a, b), "compare", as_json, "", {})
 
 
 @app.command()

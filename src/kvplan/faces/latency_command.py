@@ -64,6 +64,7 @@ def latency(
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
+    save: options.Save = "",
     check: Annotated[
         bool, typer.Option("--check", help="exit 1 when it does not fit or misses a goal")
     ] = False,
@@ -75,6 +76,7 @@ def latency(
         return
     answer = kvplan.latency(**output.asked())
     output.draw(plot, answer, "latency")
+    output.save(save, answer)
     output.show(answer, "latency", as_json, explain, {})
     if check and not met(answer):
         raise typer.Exit(1)

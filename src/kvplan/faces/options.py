@@ -39,6 +39,10 @@ Plot = Annotated[
     str,
     typer.Option("--plot", metavar="FILE", help="draw to FILE.svg, FILE.png or FILE.html", callback=can_draw),
 ]
+Save = Annotated[
+    str,
+    typer.Option("--save", metavar="FILE", help="keep the answer, for kvplan compare", show_default=False),
+]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto (the config's), bfloat16, float16, float32")]
 Quantization = Annotated[
     str,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvplan.errors import BadInput
+from kvplan.errors import BadInput, shown
 from kvplan.faces import usage
 
 if TYPE_CHECKING:
     from kvplan.verbs.answer import Answer
 
-_FACE = ("as_json", "explain", "plot", "check", "cases")  # options of the face alone
+_FACE = ("as_json", "explain", "plot", "check", "cases", "save")  # options of the face alone
 
 
 def given() -> set[str]:
@@ -48,6 +50,22 @@ def show(answer: Answer, verb: str, as_json: bool, explain: str, asked: dict[str
         from kvplan.faces import text as face
 
         face.show(verb, answer, asked)
+
+
+def save(path: str, answer: Answer) -> None:
+    """Keep the answer's document in the file that --save names, whole or not at all."""
+    if not path:
+        return
+    file = Path(path)
+    if file.is_dir():
+        raise BadInput(f"--save: {shown(path)} is a folder; name a file, such as plan.json")
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps(answer, indent=1) + "\n", "utf-8")
+        part.replace(file)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise BadInput(f"--save: {shown(path)} cannot be written: {error.strerror}") from None
 
 
 def draw(plot: str, answer: Answer, verb: str) -> None:

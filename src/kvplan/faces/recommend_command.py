@@ -69,6 +69,7 @@ def recommend(
     ] = "",
     as_json: options.Json = False,
     plot: options.Plot = "",
+    save: options.Save = "",
     check: Annotated[bool, typer.Option("--check", help="exit 1 when nothing meets the goals")] = False,
     **engine_flags: Any,
 ) -> None:
@@ -77,6 +78,7 @@ def recommend(
     with progress("looking for what fits") as report:
         answer = kvplan.recommend(**asked, report=report)
     output.draw(plot, answer, "recommend")
+    output.save(save, answer)
     output.show(answer, "recommend", as_json, "", {})
     if check and not answer["met"]:
         raise typer.Exit(1)

@@ -92,6 +92,7 @@ def simulate(
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
+    save: options.Save = "",
     check: Annotated[
         bool, typer.Option("--check", help="exit 1 when a goal is missed, or nothing is answered")
     ] = False,
@@ -103,6 +104,7 @@ def simulate(
     with progress("compiling, the first time only") as report:
         answer = kvplan.simulate(**asked, report=report)
     output.draw(plot, answer, "simulate")
+    output.save(save, answer)
     output.show(answer, "simulate", as_json, explain, {"against": other} if other else {})
     if check and not _met(answer):
         raise typer.Exit(1)

@@ -20,7 +20,7 @@ from kvplan.verbs.asked import Asked, asked_of, at_once, refuse_later
 from kvplan.verbs.deploy import Size, with_flags
 from kvplan.verbs.described import described
 from kvplan.verbs.given import ModelLike
-from kvplan.verbs.latency import latency_part
+from kvplan.verbs.latency import deployment_row, latency_part
 from kvplan.verbs.launch import launch_command, launch_notes
 from kvplan.verbs.levers import levers_part
 from kvplan.verbs.phases import peaks
@@ -123,6 +123,7 @@ def plan(
             "levers": levers_part(d, asked) if leaf is bare else [],
             "launch": _launch(d, fit, whose, said_dtype or "auto", scheme),
             "load": asked.document(leaf),
+            "deployment": deployment_row(d),
             "notes": [
                 *dict.fromkeys(said),
                 *size.weight_notes(d.model),
