@@ -184,7 +184,8 @@ def test_a_page_of_pipeline_stages_counts_sequences_as_the_engine_does() -> None
 def test_sequences_at_a_length_are_those_of_the_lever_of_that_length() -> None:
     for model, gpu in (("gemma-3-27b", "a100-80-sxm"), ("mistral-7b", "rtx4090")):
         answer = kvplan.plan(model, gpu=gpu)
-        lever = next(row for row in answer["levers"] if row["change"] == {"max_model_len": 8192})
+        levers = kvplan.levers(model, gpu=gpu)["levers"]
+        lever = next(row for row in levers if row["change"] == {"max_model_len": 8192})
         row = next(row for row in answer["contexts"] if row["tokens"] == 8192)
         assert row["sequences"] == int(lever["max_concurrency"])
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvplan.verbs.compare import compare
     from kvplan.verbs.fit import fit
     from kvplan.verbs.latency import latency
+    from kvplan.verbs.levers import levers
     from kvplan.verbs.plan import plan
     from kvplan.verbs.recommend import recommend
     from kvplan.verbs.simulate import simulate
@@ -31,6 +32,7 @@ __all__ = [
     "engines",
     "fit",
     "latency",
+    "levers",
     "models",
     "plan",
     "recommend",

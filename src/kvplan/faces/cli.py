@@ -10,7 +10,15 @@ import typer
 
 import kvplan
 from kvplan.errors import BadInput, KvplanError, shown
-from kvplan.faces import latency_command, levers_command, options, output, recommend_command, simulate_command, usage
+from kvplan.faces import (
+    latency_command,
+    levers_command,
+    options,
+    output,
+    recommend_command,
+    simulate_command,
+    usage,
+)
 from kvplan.faces.engine_options import takes_engine_flags
 
 app = typer.Typer(

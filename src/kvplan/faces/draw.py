@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.errors import BadInput
-from kvplan.faces import front_picture, picture, run_picture
-from kvplan.faces.latency_report import amount_text
+from kvplan.faces import front_picture, levers_picture, picture, run_picture
+from kvplan.faces.latency_report import amount_text, load_text
 from kvplan.verbs.answer import Answer
 
 
@@ -28,6 +28,8 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         return run_picture.over_time(rows["timeline"], rows["of"])
     if verb == "recommend":
         return _front(answer, rows)
+    if verb == "levers":
+        return _levers(answer, rows)
     if verb == "latency":
         return _over_batch(answer, rows)
     of, load, roof = rows["of"], answer["load"], rows["roofline"]
@@ -46,6 +48,12 @@ def _front(answer: Answer, rows: dict[str, Any]) -> list[Any]:
     if not rows["front"]:
         raise BadInput("--plot: no simulated deployment has a price, so there is no front; give --price")
     return [front_picture.cost_and_time(rows["front"], f"{rows['of']}; {answer['load']['source']}")]
+
+
+def _levers(answer: Answer, rows: dict[str, Any]) -> list[Any]:
+    if not levers_picture.points(answer["levers"]):
+        raise BadInput("--plot: no lever changes anything that has a figure, so there is nothing to draw")
+    return [levers_picture.gains(answer["levers"], f"{rows['of']}; {load_text(answer['load'])}")]
 
 
 def _over_batch(answer: Answer, rows: dict[str, Any]) -> list[Any]:

@@ -10,7 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvplan.faces import compare_report, fit_report, latency_report, recommend_report, simulate_report
+from kvplan.faces import (
+    compare_report,
+    fit_report,
+    latency_report,
+    levers_report,
+    recommend_report,
+    simulate_report,
+)
 from kvplan.faces.table import Row, console, lines
 from kvplan.units import bytes_text, count_text, counted, decimal_text, seconds_text
 from kvplan.verbs.answer import Answer
@@ -299,6 +306,7 @@ _REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {
     "fit": fit_report.fit,
     "latency": latency_report.latency,
     "plan": _plan,
+    "levers": levers_report.levers,
     "simulate": simulate_report.simulate,
     "recommend": recommend_report.recommend,
     "compare": compare_report.compare,

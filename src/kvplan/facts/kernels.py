@@ -8,6 +8,7 @@ efficiency/kernels.json has one row an accelerator, operation and format, the qu
 from __future__ import annotations
 
 import functools
+import re
 import statistics
 from dataclasses import dataclass, replace
 from typing import Any
@@ -168,7 +169,22 @@ def link_bytes_per_second(a: Accelerator, ranks: int) -> tuple[float, bool]:
         return a.stated_link_bytes_per_second, not a.link_bytes_per_second
     if a.link_bytes_per_second and (ranks <= 2 or a.key not in table["bridged"]["accelerators"]):
         return a.link_bytes_per_second, False
-    text = a.pcie or "4.0 x16"
-    lane = table["pcie_lane"].get(text[:3], table["pcie_lane"]["4.0"])
+    return pcie_bytes_per_second(a.pcie or "4.0 x16"), True
+
+
+def pcie_bytes_per_second(text: str) -> float:
+    """One direction of a slot such as `5.0 x16`; what it leaves out is taken as 4.0 and x16."""
+    table = store.toml("efficiency/classes.toml")["pcie_lane"]
+    lane = float(table.get(text[:3], table["4.0"]))
     width = text.split("x")[-1].split()[0] if "x" in text else "16"
-    return lane * int(width if width.isdigit() else 16), True
+    return lane * int(width if width.isdigit() else 16)
+
+
+def host_bytes_per_second(a: Accelerator) -> float | None:
+    """One direction of what joins an accelerator to its host: PCIe, or NVLink where the host has it."""
+    if a.pcie is None:
+        return None
+    both_ways = re.search(r"C2C (\d+) GB/s", a.pcie)
+    if both_ways:
+        return int(both_ways[1]) * 1e9 / 2
+    return pcie_bytes_per_second(a.pcie) if a.pcie[:1].isdigit() else None

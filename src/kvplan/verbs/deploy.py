@@ -237,6 +237,43 @@ def with_tp(d: Deployment, tp: int) -> Deployment:
     return replace(d, setup=replace(d.setup, tp=tp), stored=stored)
 
 
+def with_split(d: Deployment, **ranks: int) -> Deployment:
+    """The same deployment over other ranks (tp, pp, dp, …), refused as those that a user gives are."""
+    s = d.setup
+    shared = s.ep > 1 and s.ep == s.tp * s.dp and s.engine == "vllm"  # experts over all ranks
+    split = Split(**{part: getattr(s, part) for part in Split.__slots__} | ranks)
+    if shared and "ep" not in ranks:
+        split = replace(split, ep=split.tp * split.dp)
+    found: dict[str, Any] = {**_ranks(d.model, split, s.flags)}
+    setup = replace(s, **found)
+    _check_accepted(d.model, setup)
+    stored = replace(d.stored, tp=split.tp, tp_source=Source(Trust.STATED, f"--tp {split.tp}"))
+    return replace(d, setup=setup, stored=stored)
+
+
+def with_accelerator(d: Deployment, key: str) -> Deployment:
+    """The same deployment on other accelerators, with the memory and the link that the catalogue knows of."""
+    platform, found = _device(key)
+    memory, source = _memory(found, None)
+    if found is None or memory is None:
+        raise _no_memory(key, found)
+    setup = replace(
+        d.setup,
+        platform=platform,
+        arch=found.arch,
+        memory_bytes=memory,
+        device_mib=_device_mib(found, source),
+    )
+    return replace(d, setup=setup, accelerator=found, memory_bytes=memory, memory_source=source)
+
+
+def with_drafter(d: Deployment, **flags: Any) -> Deployment:
+    """The same deployment with the drafter that these engine flags describe; None takes a flag away."""
+    changed = with_flags(d, **flags)
+    drafter = drafter_of(changed.setup.flags, d.setup.engine, d.model, d.setup.tp).setting
+    return replace(changed, setup=replace(changed.setup, drafter=drafter))
+
+
 def with_kv_cache_dtype(d: Deployment, name: str) -> Deployment:
     """The same deployment with its cache in another format."""
     stored = replace(d.stored, format=find_format(name, "--kv-cache-dtype"))

@@ -1,185 +1,241 @@
-"""A few changes to a deployment or its load, each through the same arithmetic: what it gives, in figures."""
+"""`levers`: every change to a deployment or its load side by side, each through the same arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from kvplan.cost import cache
 from kvplan.engines.deployment import Deployment
-from kvplan.engines.registry import CONTEXT_DECIDES
-from kvplan.errors import KvplanError
-from kvplan.facts import store
-from kvplan.figure import bare
-from kvplan.serve.apart import Apart, Side, at_concurrency
-from kvplan.units import count_text
-from kvplan.verbs import fit as fitting
-from kvplan.verbs.asked import ACCEPTANCE, Asked
-from kvplan.verbs.deploy import with_flags, with_kv_cache_dtype, with_quantization, with_tp
-from kvplan.verbs.latency import dealt_out, room, served
-from kvplan.verbs.timing import BUDGET_FLAGS, budget_of, clock_of, dealt, policy_of
+from kvplan.errors import BadInput, shown
+from kvplan.facts.prices import given_prices
+from kvplan.figure import Leaf, bare
+from kvplan.units import parse_bytes
+from kvplan.verbs import lever_changes as changes
+from kvplan.verbs import lever_load as loads
+from kvplan.verbs import lever_models as models
+from kvplan.verbs import lever_ranks as ranks
+from kvplan.verbs import series
+from kvplan.verbs.answer import Answer
+from kvplan.verbs.asked import Asked, asked_of, at_once, refuse_later
+from kvplan.verbs.check import whole
+from kvplan.verbs.deploy import Size
+from kvplan.verbs.described import described
+from kvplan.verbs.given import ModelLike
+from kvplan.verbs.latency import deployment_row
+from kvplan.verbs.lever import Lever, words
+from kvplan.verbs.lever_rows import Binds, Priced, binds, compared, ordered, row_of
 
-_DRAFTS = 3
-_TIMES = ("ttft_seconds", "tpot_seconds", "output_tokens_per_second")
-_QUANTISED = (("fp8", "fp8"), ("nvfp4", "fp4"), ("awq", ""))  # a scheme, and the peak that it needs
+Kind = Callable[[Deployment, Asked], Iterator[Lever]]
+KINDS: dict[str, Kind] = {
+    "kv_cache_dtype": changes.kv_cache_dtype,
+    "kv_heads": models.kv_heads,
+    "mha": models.mha,
+    "window": models.window,
+    "quantization": changes.quantization,
+    "tp": ranks.tp,
+    "tp_as_replicas": ranks.tp_as_replicas,
+    "tp_as_stages": ranks.tp_as_stages,
+    "pp": ranks.pp,
+    "dp": ranks.dp,
+    "ep": ranks.ep,
+    "attention_dp": ranks.attention_dp,
+    "dcp": ranks.dcp,
+    "max_model_len": changes.max_model_len,
+    "smaller_steps": changes.smaller_steps,
+    "larger_steps": changes.larger_steps,
+    "running": changes.running,
+    "drafts": loads.drafts,
+    "undrafted": loads.undrafted,
+    "prefix": loads.prefix,
+    "apart": loads.apart,
+    "host_cache": loads.host,
+    "bigger": ranks.bigger,
+    "smaller": ranks.smaller,
+    "engine": ranks.engine,
+}
+_OUTPUT = ("ttft_seconds", "tpot_seconds", "output_tokens_per_second", "running_at_once", "max_concurrency")
 
 
-@dataclass(frozen=True, slots=True)
-class Lever:
-    """A change by name, what it leaves, and what has to be said beside its figures."""
+def levers(
+    model: ModelLike | None = None,
+    *,
+    gpu: str | None = None,
+    engine: str | None = None,
+    engine_version: str | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    ep: int | None = None,
+    dcp: int | None = None,
+    attention_dp: int | None = None,
+    dtype: str | None = None,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
+    gpu_memory: Size = None,
+    memory_in_use: Size = None,
+    link: Size = None,
+    kv_cache_memory_bytes: Size = None,
+    weights_memory: Size = None,
+    activation_memory: Size = None,
+    graph_memory: Size = None,
+    command: str | None = None,
+    prompt_tokens: int | None = None,
+    output_tokens: int | None = None,
+    batch: int | None = None,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    context_depth: int | None = None,
+    shared_prefix_tokens: int | None = None,
+    speculative_tokens: int | None = None,
+    acceptance: float | None = None,
+    ttft: str | float | None = None,
+    tpot: str | float | None = None,
+    prefix_hit_rate: float | None = None,
+    host_cache: Size = None,
+    price: str | Sequence[str] | None = None,
+    **flags: Any,
+) -> Answer:
+    """What every lever gives against the deployment as it is, and what it costs in quality or trouble.
 
-    name: str
-    change: dict[str, Any]
-    d: Deployment
-    asked: Asked
-    note: str = ""
+    The deployment and its load are those of `latency`. `prefix_hit_rate`: the share of prompt tokens that is
+    found in a cache, as stated or measured; half where none is given. `host_cache`: bytes of host memory for
+    caches, all ranks together. `price`: dollars an hour of an accelerator, such as "h100=2.49".
+    Returns the contract's `levers` document, rows in the order of what helps what binds: bytes of one rank,
+    seconds, rates of the whole deployment, dollars a million output tokens, and ratios to the baseline.
+    A row whose `effect` is "none" says why, one that is "refused" who refuses it, its figures null.
+    Raises BadInput or UnknownName for anything that cannot be used.
+    """
+    refuse_later(flags)
+    priced = Priced(given_prices(price or ()))
+    hits, memory = _share("--prefix-hit-rate", prefix_hit_rate), _bytes("--host-cache", host_cache)
+    words = {
+        "gpu": gpu,
+        "engine": engine,
+        "engine_version": engine_version,
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "ep": ep,
+        "dcp": dcp,
+        "attention_dp": attention_dp,
+        "dtype": dtype,
+        "quantization": quantization,
+        "kv_cache_dtype": kv_cache_dtype,
+        "gpu_memory": gpu_memory,
+        "memory_in_use": memory_in_use,
+        "link": link,
+        "kv_cache_memory_bytes": kv_cache_memory_bytes,
+        "weights_memory": weights_memory,
+        "activation_memory": activation_memory,
+        "graph_memory": graph_memory,
+        "command": command,
+    }
+    if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
+        raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
+    d, read = described(model, words, flags, at_once(batch, concurrency))
+    if d.accelerator is None:
+        raise BadInput("--gpu: missing; levers are timed on an accelerator, see kvplan accelerators")
+    asked = asked_of(
+        d,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        batch=batch,
+        concurrency=concurrency,
+        rate=rate,
+        context_depth=context_depth,
+        shared_prefix_tokens=shared_prefix_tokens,
+        speculative_tokens=speculative_tokens,
+        acceptance=acceptance,
+        ttft=ttft,
+        tpot=tpot,
+    )
+
+    def compute(leaf: Leaf) -> dict[str, Any]:
+        base = row_of(_baseline(d, asked), priced, leaf)
+        found: dict[str, Any] = {"baseline": base, "levers": []}
+        if leaf is bare:
+            found |= _beside(d, asked, base, priced, kinds_with(hits, memory))
+        found |= {"deployment": deployment_row(d), "load": asked.document(leaf)}
+        return found | {"notes": [*read.notes, *d.model.notes]}
+
+    def draws(_: dict[str, Any]) -> dict[str, Any]:
+        return {"of": series.deployed(d)}
+
+    return Answer(compute, draws)
+
+
+def kinds_with(hits: float | None = None, memory: int | None = None) -> dict[str, Kind]:
+    """Every kind of lever, with the hit rate and the host memory that are stated."""
+    own: dict[str, Kind] = {
+        "prefix": partial(loads.prefix, rate=hits),
+        "host_cache": partial(loads.host, rate=hits, given=memory),
+    }
+    return {name: own.get(name, kind) for name, kind in KINDS.items()}
+
+
+def _baseline(d: Deployment, asked: Asked) -> Lever:
+    return Lever("baseline", {}, d, asked)
+
+
+def _beside(
+    d: Deployment, asked: Asked, base: dict[str, Any], priced: Priced, kinds: dict[str, Kind]
+) -> dict[str, Any]:
+    """The rows beside the baseline, what they are ordered by, and which make fit what does not."""
+    base["effect"] = "baseline"
+    binding = binds(base, asked) if base["accelerators"] else Binds("fits", words("binds")["fits"])
+    rows = ordered(rows_of(d, asked, base, priced, kinds), base, binding)
+    for row in rows:
+        row["gain"] = binding.gain(row, base)
+    short = binding.figure == "fits"
+    fitting = [r["name"] for r in rows if short and r["fits"] and r["output_tokens_per_second"] is not None]
+    return {
+        "levers": rows,
+        "binds": {"figure": binding.figure, "says": binding.says},
+        "makes_it_fit": fitting,
+    }
+
+
+def rows_of(
+    d: Deployment, asked: Asked, base: dict[str, Any], priced: Priced, kinds: dict[str, Kind]
+) -> list[dict[str, Any]]:
+    """A row for every lever of these kinds, compared with the baseline."""
+    found = [lever for kind in kinds.values() for lever in kind(d, asked)]
+    return [compared(row_of(lever, priced), base, lever) for lever in found]
 
 
 def levers_part(d: Deployment, asked: Asked) -> list[dict[str, Any]]:
-    """The contract's rows: bytes, tokens, seconds and rates of every lever that the engine accepts."""
-    rows = [row for lever in _levers(d, asked) if (row := lever_row(lever)) is not None]
-    apart = _apart(d, asked)
-    return [*rows, apart] if apart else rows
+    """The short list of `plan`: levers worth pulling, in the order they are listed."""
+    priced = Priced({})
+    base = row_of(_baseline(d, asked), priced)
+    if base["effect"] == "refused":
+        return []
+    kinds = {name: kind for name, kind in KINDS.items() if words(name).get("plan")}
+    return [row for row in rows_of(d, asked, base, priced, kinds) if _worth(row, base)]
 
 
-def _levers(d: Deployment, asked: Asked) -> Iterator[Lever]:
-    if d.setup.engine == "llama.cpp":
-        narrow = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-        yield Lever("q8_0 caches", narrow, with_flags(d, **narrow), asked)
-    if d.setup.engine not in CONTEXT_DECIDES:
-        yield from _of_deployment(d, asked)
-    yield from _of_load(d, asked)
+def _worth(row: dict[str, Any], base: dict[str, Any]) -> bool:
+    """Whether it makes anything better: fits, runs more at once, comes sooner or makes more."""
+    if row["effect"] != "changed":
+        return False
+    if base["fits"] is False or base["output_tokens_per_second"] is None:
+        return row["fits"] is not False or (row["kv_tokens"] or 0) > (base["kv_tokens"] or 0)
+    for name in _OUTPUT:
+        ratio = row["ratios"][name]
+        if ratio is not None and (ratio < 1 if name.endswith("_seconds") else ratio > 1):
+            return True
+    return False
 
 
-def _of_deployment(d: Deployment, asked: Asked) -> Iterator[Lever]:
-    """Changes to how the engine is started."""
-    if d.stored.format.bits > 8:
-        sparse = any(g.attention.latent and g.attention.index_width for g in cache.groups_of(d.model))
-        name = "fp8_ds_mla" if sparse and d.setup.engine == "vllm" else "fp8"
-        yield Lever(f"{name} KV cache", {"kv_cache_dtype": name}, with_kv_cache_dtype(d, name), asked)
-    yield from _quantised(d, asked)
-    wider = _wider(d)
-    if wider is not None:
-        stages = f", {d.setup.pp} stages" if d.setup.pp > 1 else ""
-        yield Lever(f"tensor parallelism over {wider.tp}{stages}", {"tp": wider.tp}, wider, asked)
-    if d.max_model_len > 8192 and d.setup.engine == "vllm" and asked.length <= 8192:
-        shorter = with_flags(d, max_model_len=8192)
-        yield Lever("sequences of 8,192 tokens", {"max_model_len": 8192}, shorter, asked)
-    flag, chunk = BUDGET_FLAGS.get(d.setup.engine), budget_of(d) // 4
-    if flag and chunk >= 512:
-        name = f"steps of {count_text(chunk)} tokens"
-        note = "a long prompt takes more steps, each of which holds decoding up for less"
-        yield Lever(name, {flag: chunk}, with_flags(d, **{flag: chunk}), asked, note)
-
-
-def _quantised(d: Deployment, asked: Asked) -> Iterator[Lever]:
-    """Weights in fewer bits, where the checkpoint is not quantised and the accelerator multiplies them."""
-    if d.model.quantization or d.accelerator is None:
-        return
-    for name, peak in _QUANTISED:
-        if peak and not d.accelerator.peak(peak):
-            continue
-        try:
-            changed = with_quantization(d, name)
-        except KvplanError:
-            continue
-        note = "needs a checkpoint quantised so" if name != "fp8" else ""
-        yield Lever(f"{name} weights", {"quantization": name}, changed, asked, note)
-
-
-def _of_load(d: Deployment, asked: Asked) -> Iterator[Lever]:
-    """Changes to what each request costs."""
-    if not asked.drafts:
-        drafted = replace(asked, drafts=_DRAFTS, acceptance=ACCEPTANCE)
-        change = {"speculative_tokens": _DRAFTS, "acceptance": ACCEPTANCE}
-        note = f"assumes that {ACCEPTANCE:g} of drafted tokens stand, each drafted by one layer and the head"
-        yield Lever(f"{_DRAFTS} tokens drafted a step", change, d, drafted, note)
-    if not asked.shared and asked.prompt_tokens > 1:
-        half = asked.prompt_tokens // 2
-        note = "assumes that half of every prompt is found in the cache"
-        yield Lever(
-            "half of each prompt cached", {"shared_prefix_tokens": half}, d, replace(asked, shared=half), note
-        )
-
-
-def _wider(d: Deployment) -> Deployment | None:
-    """Twice the ranks or, where this does not fit, the fewest on which one sequence does."""
-    for tp in (d.tp * 2**n for n in range(1, 8)):
-        try:
-            cache.check_split(d.model, tp)
-        except KvplanError:
-            continue
-        wider = with_tp(d, tp)
-        enough = fitting.concurrency_of(wider)
-        if enough is None or enough >= 1:
-            return wider
-    return None
-
-
-def lever_row(lever: Lever) -> dict[str, Any] | None:
-    """One lever's figures; None where the engine refuses the change."""
-    d = lever.d
-    try:
-        capacity = fitting.capacity_numbers(d)
-        if capacity.kv_tokens is None:
-            return None
-        times = lever_times(d, lever.asked)
-    except KvplanError:
+def _share(field: str, value: float | None) -> float | None:
+    if value is None:
         return None
-    return {
-        "name": lever.name,
-        "change": lever.change,
-        "bytes_per_token": cache.bytes_per_token(d.model, d.stored, bare, after_windows=False),
-        "kv_tokens": capacity.kv_tokens,
-        "max_concurrency": capacity.max_concurrency,
-        **times,
-        "cost_per_million_output_tokens": None,
-        "note": lever.note,
-    }
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise BadInput(f"{field}: {shown(value)} is not a share; give a number from 0 to 1")
+    return float(value)
 
 
-def lever_times(d: Deployment, asked: Asked) -> dict[str, Any]:
-    """TTFT, TPOT and tokens a second of the whole deployment under the load; None where it does not fit."""
-    clock, policy, replicas = (
-        clock_of(d),
-        policy_of(d, asked.held(d.setup.engine), shared=asked.shared),
-        dealt(d).replicas,
-    )
-    if not room(d, policy, asked.length):
-        return dict.fromkeys(_TIMES)
-    share, busy = dealt_out(asked, replicas)
-    found = served(clock, asked.load(), policy, asked.mode, share)
-    rate = found.output_tokens_per_second
-    return {
-        "ttft_seconds": found.ttft_seconds,
-        "tpot_seconds": found.tpot_seconds,
-        "output_tokens_per_second": rate * busy,
-    }
-
-
-def _apart(d: Deployment, asked: Asked) -> dict[str, Any] | None:
-    """Prompts on one such deployment, decoding on another: a closed loop of as many users."""
-    if d.setup.engine in CONTEXT_DECIDES or asked.mode == "rate" or dealt(d).replicas > 1:
+def _bytes(field: str, value: Size) -> int | None:
+    if value is None:
         return None
-    clock, policy = clock_of(d), policy_of(d, asked.held(d.setup.engine), shared=asked.shared)
-    if not room(d, policy, asked.length):
-        return None
-    a = clock.accelerator
-    link = a.stated_link_bytes_per_second or a.link_bytes_per_second
-    link = link or store.toml("efficiency/classes.toml")["node"]["bytes_per_second"]
-    both = Apart(Side(clock, policy), Side(clock, policy), link)
-    found = at_concurrency(both, asked.load(), asked.amount)
-    capacity = fitting.capacity_numbers(d)
-    return {
-        "name": "prefill and decode apart",
-        "change": {"prefill_workers": 1, "decode_workers": 1},
-        "bytes_per_token": cache.bytes_per_token(d.model, d.stored, bare, after_windows=False),
-        "kv_tokens": capacity.kv_tokens,
-        "max_concurrency": capacity.max_concurrency,
-        "ttft_seconds": found.ttft_seconds,
-        "tpot_seconds": found.tpot_seconds,
-        "output_tokens_per_second": found.output_tokens_per_second,
-        "cost_per_million_output_tokens": None,
-        "note": f"twice the accelerators; {count_text(asked.amount)} users who ask again once answered",
-    }
+    return whole(field, parse_bytes(value, field) if isinstance(value, str) else value, 1, 2**60)
