@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test test-real test-engines test-vllm check bench kernels accuracy clean
+.PHONY: demo test test-real test-engines test-vllm check bench kernels accuracy replayed clean
 
 demo: $(STAMP)  ## set up, then a first plan
 	$(BIN)/kvplan plan meta-llama/Llama-3.1-70B-Instruct --gpu h100 --tp 4
@@ -33,6 +33,7 @@ check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/mypy
 	$(BIN)/python tools/agreement.py --check > /dev/null
 	$(BIN)/python tools/accuracy.py --check
+	$(BIN)/python tools/replayed.py --check
 
 bench: $(STAMP)  ## how fast, as ratios measured in one run
 	$(BIN)/python benchmarks/size.py
@@ -52,6 +53,9 @@ kernels: $(STAMP)  ## fit the kernels again: fetches 82 MB of timings, writes ke
 accuracy: $(STAMP)  ## fit what serving adds to kernels again and cross-validate it: some ten minutes
 	$(BIN)/python tools/fit_serving.py
 	$(BIN)/python tools/accuracy.py > /dev/null
+
+replayed: $(STAMP)  ## simulate the measured runs again: docs/replayed.md and its pictures
+	$(BIN)/python tools/replayed.py > /dev/null
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
