@@ -36,10 +36,9 @@ def tp(d: Deployment, asked: Asked) -> Iterator[Lever]:
     wider = _wider(d)
     if wider is None:
         why = refusal("tp", "most")
-        yield refused("tp", {"tp": d.tp * 2}, asked, why, {"tp": d.tp * 2, "stages": ""})
+        yield refused("tp", {"tp": d.tp * 2}, asked, why, {"tp": d.tp * 2})
         return
-    stages = f", {d.setup.pp} stages" if d.setup.pp > 1 else ""
-    yield Lever("tp", _ranks(d, wider), wider, asked, {"tp": wider.tp, "stages": stages})
+    yield Lever("tp", _ranks(d, wider), wider, asked, {"tp": wider.tp})
 
 
 def _wider(d: Deployment) -> Deployment | None:
