@@ -28,12 +28,24 @@ def described(
     """
     given = {name: value for name, value in words.items() if value is not None}
     read = pasted(given.get("command"), given.get("engine"))
+    return deployed(model, given, flags, read, batch), read
+
+
+def deployed(
+    model: ModelLike | None,
+    words: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    read: Pasted,
+    batch: int | None = None,
+) -> Deployment:
+    """The deployment that words and flags describe with what was read elsewhere, over which they win."""
+    given = {name: value for name, value in words.items() if value is not None}
     whose = model if model not in (None, "") else read.model
     if whose is None:
         raise BadInput("MODEL: missing; give one before the options, or a --command that names it")
     engine = find_engine(given.get("engine") or read.engine or "vllm")
     measured = {"kv_cache_memory_bytes": read.pool, **_only(_MEASURED, given)}
-    found = deployment(
+    return deployment(
         whose,
         gpu=given.get("gpu"),
         engine=engine,
@@ -47,7 +59,6 @@ def described(
         flags=settings(flags, read, engine),
         batch=batch,
     )
-    return found, read
 
 
 def _only(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
