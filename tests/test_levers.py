@@ -364,6 +364,18 @@ def test_context_over_ranks_answers_memory_and_leaves_times_open() -> None:
     assert "memory alone" in row["note"]
 
 
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
+def test_groups_that_attend_apart_each_hold_attention_and_embedding(engine: str) -> None:
+    words = {"gpu": "h100", "tp": 4, "engine": engine}
+    model = load_model("qwen3-30b-a3b")
+    together, apart = (
+        kvplan.fit("qwen3-30b-a3b", attention_dp=n, **words)["memory"]["weight_bytes"] for n in (1, 4)
+    )
+    repeated = sum(w.parameters for x in model.layers for w in x.weights if w.part == "attention")
+    repeated += sum(w.parameters for w in model.weights if w.part == "embedding")
+    assert apart - together == pytest.approx(2 * repeated * 3 / 4, rel=1e-3)
+
+
 def test_costs_are_the_hour_by_the_tokens_it_brings_and_unknown_stays_unknown() -> None:
     answer = kvplan.levers("llama-3.1-8b", gpu="h100", concurrency=16, price=["h100=2.5", "h200=4"])
     for row in [answer["baseline"], *answer["levers"]]:

@@ -17,6 +17,8 @@ from kvplan.model.model import Layer, Model, Weight
 from kvplan.model.quantization import Quantization, quantization_of
 
 VOCAB_PADDING = 64
+# What each group of ranks that attends apart holds itself: SGLang 0.5.23 models/qwen2_moe.py, deepseek_v2.py
+_OF_GROUPS = ("attention", "indexer", "state", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Split:
 
     `ep` > 1: experts are dealt over so many ranks, each divided over what is left of `tp`: none under vLLM,
     where all ranks share the experts (SGLang's moe_tp_size, TensorRT-LLM's moe_tensor_parallel_size).
+    `attention_dp` > 1: that many groups of ranks attend apart, each with attention and embedding of its own.
     """
 
     tp: int = 1
@@ -48,6 +51,7 @@ class Split:
     stage: int = 0
     pads: bool = True
     ep: int = 1
+    attention_dp: int = 1
 
     @property
     def expert_tp(self) -> int:
@@ -134,6 +138,8 @@ def rank_copies(weight: Weight, split: Split) -> int:
 def rank_shape(weight: Weight, layer: Layer | None, split: Split) -> tuple[int, int]:
     """One copy's outputs and inputs on one rank."""
     outputs, inputs, tp = weight.outputs, weight.inputs, split.tp
+    if split.attention_dp > 1 and weight.part in _OF_GROUPS:
+        tp = max(1, tp // split.attention_dp)
     if weight.part == "expert" and split.ep > 1:
         tp = split.expert_tp
     if weight.split == "vocab" and split.pads and tp:

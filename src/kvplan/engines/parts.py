@@ -8,8 +8,10 @@ from typing import Any
 from kvplan.cost.weights import Split
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.drafter import drafter_room
+from kvplan.engines.engine import Setup
 from kvplan.engines.loaded import are_known, weights_on_rank
 from kvplan.engines.lora import lora_room
+from kvplan.engines.sglang_setup import attention_ranks
 from kvplan.facts import store
 from kvplan.facts.engine_versions import entry_for
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named, value_of
@@ -38,9 +40,19 @@ def fullest_weights(d: Deployment, leaf: Leaf) -> Any:
         return leaf("weight_bytes", measured[0], "B", measured[1])
     arch = d.accelerator.arch if d.accelerator else None
     s = d.setup
-    splits = [Split(tp=s.tp, pp=s.pp, stage=stage, ep=s.ep) for stage in range(s.pp)]
+    groups = _groups(s)
+    splits = [Split(s.tp, s.pp, stage, ep=s.ep, attention_dp=groups) for stage in range(s.pp)]
     largest = max(splits, key=lambda split: value_of(_on_rank(d, split, bare, arch)))
     return named("weight_bytes", "B", _on_rank(d, largest, leaf, arch))
+
+
+def _groups(s: Setup) -> int:
+    """Groups of ranks that attend apart within a tensor-parallel group."""
+    if s.engine == "sglang":
+        return attention_ranks(s)
+    if s.engine == "tensorrt-llm":
+        return s.tp if s.attention_dp > 1 or s.flags.get("enable_attention_dp") else 1
+    return 1
 
 
 def _on_rank(d: Deployment, split: Split, leaf: Leaf, arch: str | None) -> Any:

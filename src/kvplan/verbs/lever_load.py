@@ -68,7 +68,8 @@ def drafts(d: Deployment, asked: Asked) -> Iterator[Lever]:
     memory = f"; memory of {method} is counted" if flags else "; the drafter's own memory is left out"
     fields = {"drafts": DRAFTS, "s": "s", "acceptance": ACCEPTANCE, "memory": memory}
     make = partial(with_drafter, d, **flags) if flags else lambda: d
-    yield tried("drafts", change, then, make, fields)
+    why = none("drafts", "single") if asked.output_tokens == 1 else ""
+    yield tried("drafts", change, then, make, fields, why)
 
 
 def _drafter(d: Deployment) -> tuple[dict[str, Any], str]:
@@ -96,7 +97,8 @@ def undrafted(d: Deployment, asked: Asked) -> Iterator[Lever]:
         return
     given = [name for name in d.setup.flags if name.startswith("speculative_")]
     make = partial(with_drafter, d, **dict.fromkeys(given))
-    yield tried("undrafted", {"speculative_tokens": 0}, replace(asked, drafts=0), make)
+    why = none("undrafted", "single") if asked.output_tokens == 1 else ""
+    yield tried("undrafted", {"speculative_tokens": 0}, replace(asked, drafts=0), make, because=why)
 
 
 def apart(d: Deployment, asked: Asked) -> Iterator[Lever]:
@@ -177,8 +179,8 @@ def host(d: Deployment, asked: Asked, rate: float | None = None, given: int | No
         "said": said,
         "on_host": found,
     }
-    why = none("host_cache", "same")
-    yield Lever("host_cache", change, changed, asked, fields, "" if tokens else why, times="host")
+    why = none("host_cache", "found" if asked.shared else "same")
+    yield Lever("host_cache", change, changed, asked, fields, why, times="host")
 
 
 def _kept(d: Deployment, rank_bytes: int, all_bytes: int) -> tuple[dict[str, Any], Deployment]:

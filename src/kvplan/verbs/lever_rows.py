@@ -166,7 +166,7 @@ def compared(row: dict[str, Any], base: dict[str, Any], lever: Lever) -> dict[st
     judged = [name for name in _JUDGED if name not in lever.entry.get("not_judged", ())]
     if lever.times != "none" and all(_equal(_figure(row, n), _figure(base, n)) for n in judged):
         because = lever.because or unchanged("otherwise")
-        if not row["kv_tokens"] and lever.change:
+        if row["output_tokens_per_second"] is None and lever.change:
             because = unchanged("room")
         return row | {"ratios": ratios, "effect": "none", "note": f"no effect, because {because}"}
     return row | {"ratios": ratios}
