@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import replay_cases
 from kvplan.errors import BadInput
 from kvplan.facts.scheduling import Scheduling
-from kvplan.serve.simulation import Outcome, Pool, simulate
+from kvplan.serve.outcome import timeline
+from kvplan.serve.simulation import Fleet, Outcome, Pool, simulate
 from kvplan.serve.workload import Workload, workload_of
 from random_workloads import Case, case, constant
 
@@ -56,14 +57,18 @@ def test_at_every_step_those_in_the_system_are_those_who_came_and_have_not_gone(
     time, running, waiting, held = outcome.samples[0].T
     assert (np.diff(time) >= 0).all()
     assert (running <= pool.max_running).all()
-    assert ((held > 0) & (held <= pool.blocks)).all()
+    assert ((held > 0) == (running > 0)).all()
+    assert (held <= pool.blocks).all()
     assert outcome.peak_blocks == held.max(initial=0)
     came = np.sort(outcome.arrived[~np.isnan(outcome.arrived) & ~outcome.rejected])
     left = np.sort(outcome.finish[~np.isnan(outcome.finish)])
-    before = np.concatenate([[-1.0], time[:-1]])
-    gone = np.searchsorted(left, before, side="right")
-    assert (np.searchsorted(came, before, side="right") <= running + waiting + gone).all()
-    assert (running + waiting + gone <= np.searchsorted(came, time, side="right")).all()
+    inside = running + waiting  # one who leaves just then is inside or gone
+    assert (
+        np.searchsorted(came, time, side="left") <= inside + np.searchsorted(left, time, side="right")
+    ).all()
+    assert (
+        inside + np.searchsorted(left, time, side="left") <= np.searchsorted(came, time, side="right")
+    ).all()
 
 
 @settings(max_examples=300, deadline=None)
@@ -175,3 +180,21 @@ def test_samples_of_a_long_run_are_thinned_evenly():
     assert 1000 <= len(time) <= 2048
     assert np.diff(time).max() < 10
     assert time[-1] > 0.99 * o.end
+
+
+def test_a_timeline_rises_evenly_while_one_answers_and_is_empty_between():
+    two = small((0.0, 8, 64), (200.0, 8, 8))
+    o = simulate(two, POOL, FCFS, SECOND)
+    line = timeline(o, POOL.blocks)
+    at = np.array(line["seconds"])
+    held, running = np.array(line["kv_fraction"]) * POOL.blocks, np.array(line["running"])
+    first = (at > 1) & (at < 63)
+    np.testing.assert_allclose(held[first], (8 + at[first]) / POOL.block_tokens, atol=1.5)
+    assert (running[(at > 65) & (at < 199)] == 0).all()
+    assert (held[(at > 65) & (at < 199)] == 0).all()
+
+
+def test_an_idle_replica_counts_for_nothing_in_a_timeline():
+    one = small((0.0, 8, 64))
+    o = simulate(one, POOL, FCFS, SECOND, Fleet(replicas=2))
+    assert max(timeline(o, POOL.blocks)["running"]) == 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.cost.estimate import Clock
-from kvplan.cost.step import Step, is_some
+from kvplan.cost.step import Step, is_some, items_of
 from kvplan.facts.drafters import keeps
 from kvplan.facts.efficiency import fit_source
 from kvplan.figure import Leaf, Number, bare, formula, named, total
@@ -47,9 +47,13 @@ def drafting(clock: Clock, load: Load, step: Step, leaf: Leaf = bare) -> Any:
     """Seconds that a decode step drafts for its sequences; 0 where nothing is drafted, or for nothing."""
     if not load.drafts or not load.draft_layers or not is_some(step.decoding):
         return 0.0
-    parts = clock.timed(Step(step.decoding, step.context), leaf)
-    head = total([part.seconds for part in parts if part.name == "head"])
-    kernels = named("kernels_seconds", "s", total([part.seconds for part in parts if part.name != "head"]))
+    one_token = Step(step.decoding, step.context)
+    if leaf is bare:  # arrays of steps too, of which no one part binds
+        parts = [(i.name, i.layers * clock.item_seconds(i)) for i in items_of(clock.ops, one_token)]
+    else:
+        parts = [(part.name, part.seconds) for part in clock.timed(one_token, leaf)]
+    head = total([seconds for name, seconds in parts if name == "head"])
+    kernels = named("kernels_seconds", "s", total([seconds for name, seconds in parts if name != "head"]))
     source = fit_source("layer_seconds", clock.engine, clock.accelerator.key)
     between = leaf("layer_seconds", clock.layer_seconds, "s", source)
     one = one_layer_seconds(kernels, clock.ops.layers, between)

@@ -58,7 +58,8 @@ def prompt_steps(load: Load, policy: Policy, batch: Any) -> tuple[Any, Step]:
 def _chunk(load: Load, policy: Policy, count: Any, prompts: Any) -> Step:
     """The middle one of a prompt's chunks, which costs what they cost on average."""
     tokens = load.new_tokens
-    if policy.budget == 1:  # token by token: a decode step like any other
+    alone = not hasattr(policy.budget, "dtype") and policy.budget == 1
+    if alone:  # token by token: a decode step like any other
         return Step(decoding=prompts, context=load.cached + tokens / 2)
     chunk = tokens / count
     depth = middle_depth(load.cached, tokens, chunk)

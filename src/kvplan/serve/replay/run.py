@@ -117,12 +117,9 @@ def over(q: Any, s: Any, w: Links, u: Rules, d: Deal, v: int, r: int) -> bool:
 
 
 @compiled
-def sample(s: Any, w: Links, u: Rules, v: int) -> None:
-    """Note who runs and waits, and what is held, now and then."""
-    held = u.blocks - s[v].free
-    if held > w.totals[v, 4]:
-        w.totals[v, 4] = held
-    if s[v].clock < s[v].sample_at:
+def sample(s: Any, w: Links, u: Rules, v: int, when: float, always: bool) -> None:
+    """Note who runs and waits and what is held from `when` on, now and then or `always`."""
+    if when < s[v].sample_at and not always:
         return
     k = s[v].sampled
     most = w.samples.shape[1]
@@ -131,11 +128,19 @@ def sample(s: Any, w: Links, u: Rules, v: int) -> None:
             for field in range(4):
                 w.samples[v, i, field] = w.samples[v, 2 * i, field]
         k = most // 2
-        s[v].sample_gap = 2 * (s[v].clock - w.samples[v, 0, 0]) / most
-    w.samples[v, k, 0], w.samples[v, k, 1] = s[v].clock, s[v].count
-    w.samples[v, k, 2], w.samples[v, k, 3] = s[v].waiting, held
+        s[v].sample_gap = 2 * (when - w.samples[v, 0, 0]) / most
+    w.samples[v, k, 0], w.samples[v, k, 1] = when, s[v].count
+    w.samples[v, k, 2], w.samples[v, k, 3] = s[v].waiting, u.blocks - s[v].free
     s[v].sampled = k + 1
-    s[v].sample_at = s[v].clock + s[v].sample_gap
+    s[v].sample_at = when + s[v].sample_gap
+
+
+@compiled
+def peak(s: Any, w: Links, u: Rules, v: int) -> None:
+    """The most that is held at once."""
+    held = u.blocks - s[v].free
+    if held > w.totals[v, 4]:
+        w.totals[v, 4] = held
 
 
 @compiled
@@ -259,6 +264,7 @@ def leap(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: f
         registered = registers(q, s, w, u, d, v, done)
         if registered < 0 or (registered > 0 and s[v].waiting > 0):
             return 0
+    sample(s, w, u, v, s[v].clock, False)
     for i in range(s[v].count):
         r = w.running[v, i]
         if q[r].status == RUNNING:
@@ -268,6 +274,7 @@ def leap(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: f
     s[v].start = s[v].clock + spent - last
     s[v].clock += spent
     s[v].ratio = max(u.ratio_least, s[v].ratio - done * u.ratio_fall)
+    sample(s, w, u, v, s[v].start, False)
     return done
 
 
@@ -285,14 +292,17 @@ def advance(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until
                     s[v].busy = False
                     continue
                 s[v].stalled = True
+                if s[v].sampled > 0:
+                    sample(s, w, u, v, s[v].clock, True)
                 return
+            sample(s, w, u, v, s[v].clock, False)
             seconds = step_seconds(q, s, w, u, t, v)
             s[v].start = s[v].clock
             s[v].clock += seconds
             steps = 1
         s[v].busy = True
         w.totals[v, 0] += steps
-        sample(s, w, u, v)
+        peak(s, w, u, v)
         progress(q, s, w, u, d, v, steps)
 
 
