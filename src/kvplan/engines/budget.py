@@ -26,7 +26,7 @@ from kvplan.engines.parts import (
 from kvplan.engines.reserve import activation_bytes, encoder_bytes, forward, logits
 from kvplan.facts import store
 from kvplan.facts.engine_versions import entry_for
-from kvplan.figure import Leaf, Number, Source, Trust, ceiling, formula, least, most, named, whole
+from kvplan.figure import Leaf, Number, Source, Trust, bare, ceiling, formula, least, most, named, whole
 
 _NO_IMAGES = ("language_model_only", "skip_mm_profiling")
 
@@ -102,6 +102,14 @@ def _profiled(d: Deployment, tokens: Any, rows: Any, end: str, leaf: Leaf) -> di
         else learnt(d, "graph_bytes", "B", end, leaf),
         "overhead_bytes": _outside(d, end, leaf),
     }
+
+
+def profiled_ends(d: Deployment) -> dict[str, tuple[int, int, int]]:
+    """vLLM's activation, graphs and overhead in bytes: as taken, and at both ends of what logs showed."""
+    limits = limits_of(d.model, d.setup)
+    tokens, rows = limits["max_num_batched_tokens"][0], limits["max_num_seqs"][0]
+    ends = [with_measured(d, _profiled(d, tokens, rows, end, bare), bare) for end in ENDS]
+    return {name: (int(ends[0][name]), int(ends[1][name]), int(ends[2][name])) for name in ends[0]}
 
 
 def _encoder(d: Deployment, tokens: Any, end: str, leaf: Leaf) -> Any:

@@ -24,6 +24,7 @@ from kvplan.engines.vllm_specs import MAMBA, Spec
 KERNEL_TOKENS = 16  # the smallest block of most attention kernels
 CPU_KERNEL_TOKENS = 32
 DEFAULT_BLOCK = 16  # vLLM 0.32.0 config/cache.py
+_CPU_RULE = "a start-up of vLLM 0.32.0 on a CPU: beside windows, blocks are raised to multiples of 32"
 STATE_CHUNK = 2048  # vLLM 0.14.0 config/model.py get_mamba_chunk_size, where the config states none
 
 
@@ -53,11 +54,20 @@ def _chosen(rank: Rank) -> None:
     )
     given = whole_flag(rank.setup.flags, "block_size")
     if given and not row.get("forced"):
-        rank.settings.fill("block_size", given, GIVEN)
+        raised = _cpu_kernels(rank, given)
+        rank.settings.fill("block_size", raised, GIVEN if raised == given else _CPU_RULE)
         return
     if given and given != row["value"]:
         rank.settings.notes.append(f"block_size {given} is overridden by {row['value']}: {row['source']}")
     rank.settings.fill("block_size", row["value"], row["source"])
+
+
+def _cpu_kernels(rank: Rank, given: int) -> int:
+    """The CPU's kernels take multiples of 32 tokens: beside windows a smaller block is raised to that."""
+    windows = any(a.window for _, layer in rank.model.grouped() for a in layer.attentions)
+    if rank.setup.platform != "cpu" or not windows or not rank.settings.hybrid_manager:
+        return given
+    return -(-given // CPU_KERNEL_TOKENS) * CPU_KERNEL_TOKENS
 
 
 def _backend(rank: Rank) -> str:

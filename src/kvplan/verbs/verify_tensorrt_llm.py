@@ -1,0 +1,113 @@
+"""TensorRT-LLM's log beside what kvplan predicts: blocks and tokens of what it allocated, and the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvplan.engines.budget import memory_of
+from kvplan.engines.deployment import Deployment
+from kvplan.engines.registry import capacity_of
+from kvplan.engines.tensorrt_llm import available_bytes
+from kvplan.errors import KvplanError
+from kvplan.figure import bare, value_of
+from kvplan.observe.forms import Said
+from kvplan.observe.observed import Observed
+from kvplan.verbs.verify_check import FLAGS, MEASURED, PARTS, Check, between, exact, found, within
+from kvplan.verbs.verify_deployment import Case
+
+_ROUNDED = "the log rounds its pool to 0.01 GiB"
+
+
+def checks(case: Case) -> tuple[list[Check], Deployment | None, list[str]]:
+    """Every figure of the start-up, the deployment with the pool it allocated, and what was not compared."""
+    o = case.observed
+    pool = o.figures.get("kv_allocated_bytes") or o.figures.get("kv_pool_bytes")
+    d = case.deployment(round(pool.value)) if pool is not None and pool.value > 0 else None
+    rows = [*(_capacity(o, d, pool) if d is not None and pool is not None else []), *_parts(o)]
+    notes: list[str] = []
+    try:
+        rows += _from_flags(case)
+    except KvplanError as error:
+        notes.append(f"the pool is not predicted from the device and the flags: {error}")
+    return rows, d, notes
+
+
+def _capacity(o: Observed, d: Deployment, pool: Said) -> list[Check]:
+    at, low, high = (capacity_of(d, max(0, round(p)), bare) for p in (pool.value, pool.low, pool.high))
+    said = o.figures.get("kv_tokens")
+    best = _nearest(d, pool, said) if said is not None else None
+    at = capacity_of(d, best, bare) if best is not None else at
+    rows = []
+    for name, unit in (("kv_tokens", "token"), ("num_blocks", "block")):
+        best, *ends = [value_of(getattr(c, name)) for c in (at, low, high)]
+        rows.append(between(name, best, (ends[0], ends[1]), o.figures.get(name), unit, MEASURED, _ROUNDED))
+    block = value_of(at.bytes_per_block)
+    per_token = block / at.block_tokens if block and at.block_tokens else None
+    per_token = int(per_token) if per_token is not None and per_token == int(per_token) else per_token
+    rows.append(exact("kv_bytes_per_token", per_token, o.figures.get("kv_bytes_per_token"), "B", FLAGS))
+    return found(rows)
+
+
+def _nearest(d: Deployment, pool: Said, said: Said) -> int | None:
+    """The pool within the rounding that holds the tokens printed, or None."""
+    block = int(value_of(capacity_of(d, round(pool.value), bare).bytes_per_block) or 0)
+    tokens = capacity_of(d, None, bare).block_tokens
+    if not block or not tokens:
+        return None
+    at = int(said.value // tokens) * block
+    return at if pool.low - block <= at <= pool.high + block else None
+
+
+def _parts(o: Observed) -> list[Check]:
+    """The pool by the engine's own rule from what its dry run printed."""
+    f = o.figures
+    share = o.flags.get("free_gpu_memory_fraction")
+    rows: list[Check | None] = []
+    if all(n in f for n in ("accelerator_bytes", "peak_bytes")) and share and "kv_pool_bytes" in f:
+        temporary = f.get("temporary_bytes", Said(0))
+        device, peak = round(f["accelerator_bytes"].value), round(f["peak_bytes"].value)
+        predicted = available_bytes(device, peak, round(temporary.value), float(share))
+        slack = (f["accelerator_bytes"].half + f["peak_bytes"].half + temporary.half) * 1.1
+        bounds = (float(value_of(predicted)) - slack, float(value_of(predicted)) + slack)
+        why = "every part is printed to 0.01 GiB: (device − peak + the dry run's pool) × the fraction"
+        rows.append(
+            between("kv_pool_from_parts", value_of(predicted), bounds, f["kv_pool_bytes"], "B", PARTS, why)
+        )
+    if "available_bytes" in f and "kv_allocated_bytes" in f and "peak_bytes" not in f:
+        part = float(share) if share else 0.9
+        predicted = f["available_bytes"].value * part
+        slack = f["available_bytes"].half + 0.01 * 2**30
+        why = f"a fraction of {part:g}{'' if share else ', the default,'} of what was free"
+        rows.append(
+            between("kv_pool_from_parts", round(predicted), (predicted - slack, predicted + slack),
+                    f["kv_allocated_bytes"], "B", PARTS, why)
+        )  # fmt: skip
+    return found(rows)
+
+
+def _from_flags(case: Case) -> list[Check]:
+    d = case.deployment()
+    table = memory_of(d, bare)
+    o = case.observed
+    pool = o.figures.get("kv_allocated_bytes") or o.figures.get("kv_pool_bytes")
+    bounds = (table["kv_pool_low_bytes"], table["kv_pool_high_bytes"])
+    why = "between the ends of what other engines' start-up logs showed"
+    return found(
+        [
+            within("weight_bytes", table["weight_bytes"], 0.05, o.figures.get("weight_bytes"), "B", FLAGS,
+                   "padding of kernels is not known for this engine"),
+            between("kv_pool_bytes", table["kv_pool_bytes"], bounds, pool, "B", FLAGS, why),
+        ]
+    )  # fmt: skip
+
+
+def agrees_with(case: Case) -> Callable[[Deployment], bool]:
+    """Whether a deployment's blocks and tokens are those that the log printed."""
+    o = case.observed
+
+    def tried(d: Deployment) -> bool:
+        pool = o.figures.get("kv_allocated_bytes") or o.figures.get("kv_pool_bytes")
+        rows = _capacity(o, d, pool) if pool is not None else []
+        return bool(rows) and all(row.agrees for row in rows)
+
+    return tried
