@@ -72,12 +72,25 @@ def families(space: Space, *, experts: bool) -> list[Family]:
 def _splits(engine: str, node: int, most: int, experts: bool) -> Iterator[tuple[int, int, int, int, int]]:
     """(tp, pp, dp, ep, attention_dp) of one replica: tensor parallelism within a node, stages beyond."""
     if engine not in _DIVIDES:
-        yield 1, 1, 1, 1, 1
+        stages = (n for n in _RANKS if n <= node) if engine == "llama.cpp" else (1,)
+        yield from ((1, pp, 1, 1, 1) for pp in stages)
         return
     for tp in (n for n in _RANKS if n <= node):
         for pp in (n for n in _STAGES if tp * n <= most):
             yield tp, pp, 1, 1, 1
             if experts and tp > 1:
                 yield tp, pp, 1, tp, 1
-        if experts and tp > 1:
-            yield (1, 1, tp, tp, 1) if engine == "vllm" else (tp, 1, 1, tp, tp)
+    if experts:
+        yield from _shared(engine, node, most)
+
+
+def _shared(engine: str, node: int, most: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Ranks that attend apart, or in groups, and share the experts: within a node and over several."""
+    for n in (n for n in _RANKS if 2 <= n <= most):
+        if engine != "vllm":
+            yield n, 1, 1, n, n
+            if engine == "sglang" and n > node:
+                yield n, 1, 1, 1, 1
+            continue
+        groups = (tp for tp in _RANKS if 2 * tp <= n and (n <= node or tp in (1, node)))
+        yield from ((tp, 1, n // tp, n, 1) for tp in groups if tp <= node)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kvplan.errors import BadInput
+from kvplan.errors import BadInput, shown
 
 _SECONDS = 2.0  # between writes
 _COLUMNS = ("question", "stage", "family", "record")
@@ -20,7 +20,9 @@ class Ledger:
     end, so that an interruption leaves the last whole state. Raises BadInput for a file that cannot be used.
     """
 
-    def __init__(self, path: str | None, question: str) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, question: str) -> None:
+        if path is not None and (not isinstance(path, str | os.PathLike) or not str(path)):
+            raise BadInput(f"--resume: {shown(path)} names no file; write one, such as search.parquet")
         self.path = None if path is None else Path(path)
         self.question = question
         self.rows: dict[tuple[str, str], str] = {}
@@ -34,6 +36,11 @@ class Ledger:
             raise BadInput(f"--resume: {path} is a folder; name a file, such as search.parquet")
         if not path.parent.is_dir():
             raise BadInput(f"--resume: {path.parent} is not there; make it first")
+        try:  # now, not after an hour of work
+            self._part(path).touch()
+            self._part(path).unlink()
+        except OSError as error:
+            raise _unwritable(path, error) from None
         if not path.exists():
             return
         frame = _read(path)
@@ -74,14 +81,22 @@ class Ledger:
             }
             for (stage, family), record in self.rows.items()
         ]
-        part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        part = self._part(self.path)
         try:
             pl.DataFrame(rows, infer_schema_length=None).write_parquet(part)
             part.replace(self.path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise BadInput(f"--resume: {self.path} cannot be written: {error.strerror}") from None
+            raise _unwritable(self.path, error) from None
         self.written = time.monotonic()
+
+    def _part(self, path: Path) -> Path:
+        """Where the next state is written, beside the file that it will replace."""
+        return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _unwritable(path: Path, error: OSError) -> BadInput:
+    return BadInput(f"--resume: {path} cannot be written: {error.strerror or error}; name another file")
 
 
 def _read(path: Path) -> Any:

@@ -6,23 +6,39 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from kvplan.advise.families import Family
+
+# What a further way to divide a model must bring of the time to the last token: it is one more thing to run,
+# and its estimate rests on more (experts are taken as evenly asked for, stages as evenly loaded).
+_WORTH = {"pp": 1.15, "dp": 1.15, "attention_dp": 1.15, "ep": 1.05}
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rank:
     """Cheapest first; where prices are not known, after all known ones, the fewest accelerators first.
 
-    `slack` is the worst ratio of a time to its goal: among equals the one with the most room is better.
+    Among equals: those that meet the goals with slow steps too, the shorter `seconds` to the last token,
+    weighted by how the model is divided, and the engine's own settings (`changed` 0).
     """
 
     cost_per_hour: float
     accelerators: int
-    slack: float
+    at_risk: bool
+    seconds: float
+    changed: int
     name: str
 
 
-def rank_of(cost_per_hour: float | None, accelerators: int, slack: float, name: str) -> Rank:
-    """The rank of a deployment; a cost that is not known is ranked behind all that are."""
-    return Rank(math.inf if cost_per_hour is None else cost_per_hour, accelerators, slack, name)
+def weighted(seconds: float, family: Family) -> float:
+    """Seconds of a family as they are ranked: its simplest division as they are, others longer."""
+    for part, worth in _WORTH.items():
+        seconds *= worth if getattr(family, part) > 1 else 1.0
+    return seconds
+
+
+def known_or_last(cost_per_hour: float | None) -> float:
+    """A cost that is not known is ranked behind all that are."""
+    return math.inf if cost_per_hour is None else cost_per_hour
 
 
 def relaxed(seconds: float) -> float:

@@ -55,6 +55,7 @@ def groups_of(layers: Layers, rules: Rules, *, hybrid: bool, block_outermost: bo
 
 def merged_spec(specs: list[Spec]) -> Spec | None:
     """The spec that stands for all, or None when they differ. Full attention may differ in its window."""
+    specs = list({id(s): s for s in specs}.values())  # layers alike share theirs
     first = specs[0]
     if first.kind != FULL:
         return first if all(s == first for s in specs) else None

@@ -70,8 +70,9 @@ def layers_of(rank: Rank, block: int) -> tuple[CacheLayer, ...]:
     """Every cache of the model's decoder, with blocks of that many tokens."""
     found: list[CacheLayer] = []
     window = uniform_window(rank.model)
+    alike = {id(layer): tuple(_layer_specs(layer, rank, block, window)) for _, layer in rank.model.grouped()}
     for number, layer in enumerate(rank.model.layers):
-        found += [CacheLayer(number, spec) for spec in _layer_specs(layer, rank, block, window)]
+        found += [CacheLayer(number, spec) for spec in alike[id(layer)]]
     if rank.model.model_type in table_of("model")["attention_first"]:
         found.sort(key=lambda m: bool(m.spec.tensors))
     return tuple(found)

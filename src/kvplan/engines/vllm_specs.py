@@ -172,4 +172,6 @@ class Group:
     @property
     def layers_bytes(self) -> int:
         """Bytes that one block takes in all its layers."""
-        return sum(s.page_bytes for s in self.specs)
+        if self.uniform:
+            return sum(s.page_bytes for s in self.specs)
+        return self.spec.page_bytes * len(self.members)

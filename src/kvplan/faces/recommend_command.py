@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any
 
 import typer
 
 import kvplan
+from kvplan.advise.executor import processors
 from kvplan.faces import load_options as load
 from kvplan.faces import options, output
 from kvplan.faces.engine_options import takes_engine_flags
@@ -74,7 +74,7 @@ def recommend(
     **engine_flags: Any,
 ) -> None:
     """The cheapest deployments that meet the goals, with reasons and launch commands."""
-    asked = {"workers": os.cpu_count(), **output.asked()}
+    asked = {"workers": processors(), **output.asked()}
     with progress("looking for what fits") as report:
         answer = kvplan.recommend(**asked, report=report)
     output.draw(plot, answer, "recommend")

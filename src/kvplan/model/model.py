@@ -5,6 +5,7 @@ Shapes are of the whole model; splitting over ranks is arithmetic, done in `cost
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -186,12 +187,8 @@ class Model:
 
     def grouped(self) -> list[tuple[int, Layer]]:
         """Distinct layers in order of appearance, each with how many there are."""
-        counts: dict[int, int] = {}
-        first: dict[int, Layer] = {}
-        for layer in self.layers:  # the reader builds each distinct layer once
-            counts[id(layer)] = counts.get(id(layer), 0) + 1
-            first.setdefault(id(layer), layer)
-        return [(counts[key], layer) for key, layer in first.items()]
+        counts = Counter(map(id, self.layers))  # the reader builds each distinct layer once
+        return [(counts[key], layer) for key, layer in {id(x): x for x in self.layers}.items()]
 
     @property
     def parameters(self) -> int:

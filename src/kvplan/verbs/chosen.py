@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvplan.advise import cost
 from kvplan.advise.families import Family
 from kvplan.advise.front import front
-from kvplan.advise.goals import KINDS, Goals
-from kvplan.advise.ranking import Rank, groups_of, rank_of, relaxed
+from kvplan.advise.goals import KINDS
+from kvplan.advise.ranking import groups_of, relaxed
 from kvplan.facts.accelerators import find_accelerator
-from kvplan.facts.prices import Price, price_of
-from kvplan.units import seconds_text
-from kvplan.verbs.launch import launch_command
+from kvplan.units import counted, seconds_text
+from kvplan.verbs.launch import launch_command, launch_notes
+from kvplan.verbs.order import Kind, Priced, kind_of
 from kvplan.verbs.screening import Candidate, Screened, built
 from kvplan.verbs.search import Question
 from kvplan.verbs.trial import Tried
@@ -21,42 +22,11 @@ from kvplan.verbs.trial import Tried
 WORDS = {"ttft_seconds": "TTFT", "tpot_seconds": "TPOT", "e2e_seconds": "end to end"}
 OPTIONS = {"ttft_seconds": "--ttft-p99", "tpot_seconds": "--tpot-p99", "e2e_seconds": "--e2e-p99"}
 _REJECTED = 40
-Kind = tuple[str, str, str, str]  # accelerator, engine, weights, cache
-
-
-class Priced:
-    """Prices by accelerator, the user's before the list's, and what follows from them."""
-
-    def __init__(self, given: Mapping[str, Price]) -> None:
-        self.given = given
-
-    def of(self, accelerator: str) -> Price | None:
-        """The price of one, None where it is not known."""
-        return self.given.get(accelerator) or price_of(accelerator)
-
-    def per_hour(self, family: Family, accelerators: int) -> float | None:
-        """Dollars an hour of so many."""
-        price = self.of(family.accelerator)
-        return None if price is None else float(cost.usd_per_hour(accelerators, price.usd_per_hour))
-
-    def rank(self, one: Candidate | Tried) -> Rank:
-        """The order of two deployments that both meet the goals."""
-        slack = one.e2e_seconds if isinstance(one, Candidate) else (one.p99.get("e2e_seconds") or 0.0)
-        where = f"{one.family.name} {one.replicas} {one.budget or 0:06}"
-        return rank_of(self.per_hour(one.family, one.accelerators), one.accelerators, slack, where)
-
-    def fastest(self, screened: Sequence[Screened], count: int) -> list[Candidate]:
-        """The front of cost against time by arithmetic, thinned to about so many."""
-        everyone = [c for s in screened for c in s.curve]
-        mask = front([(self._weight(c), c.e2e_seconds) for c in everyone])
-        best = sorted((c for c, on in zip(everyone, mask, strict=True) if on), key=lambda c: c.e2e_seconds)
-        unique = [group[0] for group in groups_of(best, lambda c: (self._weight(c), c.e2e_seconds)).values()]
-        step = max(1, -(-len(unique) // count))
-        return unique[::step]
-
-    def _weight(self, c: Candidate) -> float:
-        usd = self.per_hour(c.family, c.accelerators)
-        return float(c.accelerators) if usd is None else usd
+_DEARER = 1  # the stage at which a family may do, and was not worth simulating
+_ROUTERS = {
+    "least-loaded": "which sends each request to the least loaded",
+    "prefix": "which sends each request to where most of its prompt is cached",
+}
 
 
 def chosen_part(
@@ -71,7 +41,7 @@ def chosen_part(
     """The contract's `recommend` document."""
     goals = question.want.goals
     good = sorted((t for t in tried if t.met(goals)), key=priced.rank)
-    best = [group[0] for group in groups_of(good, lambda t: _kind(t.family)).values()]
+    best = [group[0] for group in groups_of(good, lambda t: kind_of(t.family)).values()]
     rows = [_row(question, t, priced, served, best) for t in best[:wanted]]
     near = None if rows else _nearest(question, tried, priced, served)
     return {
@@ -79,7 +49,7 @@ def chosen_part(
         "answers": rows,
         "nearest": near,
         "front": _front(question, [*tried, *front_tried], priced),
-        "rejected": _rejected(screened, tried, goals, {_kind(t.family) for t in best}),
+        "rejected": _rejected(screened, tried, priced, {kind_of(t.family) for t in best}),
         "looked_at": sum(s.looked_at for s in screened),
         "families": len(screened),
         "simulated": len(tried) + len(front_tried),
@@ -92,13 +62,14 @@ def chosen_part(
 def deployment_part(question: Question, t: Tried | Candidate) -> dict[str, Any]:
     """What is deployed: of each replica, and how many there are."""
     f = t.family
-    d = built(question.model, f, question.want, t.budget)
+    d = built(question.model, f, question.want, t.setting)
     return {
         "model": question.model.id,
         "accelerator": f.accelerator,
         "engine": f.engine,
         "engine_version": d.setup.version,
         "replicas": t.replicas,
+        "routing": question.routing if t.replicas > 1 else None,
         **{name: getattr(f, name) for name in ("tp", "pp", "dp", "ep", "attention_dp")},
         "quantization": f.quantization or None,
         "kv_cache_dtype": f.kv_cache_dtype,
@@ -107,7 +78,7 @@ def deployment_part(question: Question, t: Tried | Candidate) -> dict[str, Any]:
 
 
 def _figures(t: Tried, priced: Priced) -> dict[str, Any]:
-    usd, rate = priced.per_hour(t.family, t.accelerators), t.output_tokens_per_second
+    usd, rate = priced.per_hour(t), t.output_tokens_per_second
     power = find_accelerator(t.family.accelerator).power_watts
     watts = None if power is None else cost.most_watts(t.accelerators, power)
     joules = None if watts is None or not rate else cost.most_joules_per_output_token(watts, rate)
@@ -129,7 +100,7 @@ def _figures(t: Tried, priced: Priced) -> dict[str, Any]:
 
 def _row(question: Question, t: Tried, priced: Priced, served: str, best: Sequence[Tried]) -> dict[str, Any]:
     goals = question.want.goals
-    d = built(question.model, t.family, question.want, t.budget)
+    d = built(question.model, t.family, question.want, t.setting)
     return {
         "deployment": deployment_part(question, t),
         **_figures(t, priced),
@@ -146,14 +117,16 @@ def _percentiles(times: Mapping[str, float | None]) -> dict[str, float | None]:
 
 def _reason(question: Question, t: Tried, priced: Priced, best: Sequence[Tried]) -> str:
     goals = question.want.goals
-    place, usd = list(best).index(t), priced.per_hour(t.family, t.accelerators)
-    first = "the cheapest of" if place == 0 else f"number {place + 1} of"
+    place, usd = list(best).index(t), priced.per_hour(t)
+    first = "the cheapest" if place == 0 else f"number {place + 1}"
     money = "whose price is not known" if usd is None else f"at ${usd:,.2f} an hour"
-    found = [f"{first} {len(best)} kinds that meet the goals, {money}"]
+    found = [f"{first} of {counted(len(best), 'kind')} found to meet the goals, {money}"]
     found += [
         f"{WORDS[kind]} p99 {seconds_text(t.p99[kind] or 0)} of {seconds_text(goal)}"
         for kind, goal in goals.given().items()
     ]
+    if 1 < t.least == t.replicas:
+        found.append(f"{counted(t.replicas - 1, 'replica')} would be overrun by a load that goes on")
     if t.again is None:
         found.append("a trace has one course: other traffic was not tried")
     else:
@@ -182,15 +155,15 @@ def _nearest(
     played = [t for t in tried if t.p99 and not t.reason and not t.rejected]
     if not played:
         return None
-    t = min(played, key=lambda one: (goals.worst(one.p99)[1], priced.rank(one)))
-    missed = {kind: ratio for kind, ratio in goals.ratios(t.again or t.p99).items() if ratio > 1}
-    worst = {kind: max(x for x in (t.p99[kind], (t.again or {}).get(kind)) if x) for kind in missed}
-    d = built(question.model, t.family, question.want, t.budget)
+    t = min(played, key=lambda one: (goals.worst(one.worst_times())[1], priced.rank(one)))
+    times = t.worst_times()
+    missed = {kind: ratio for kind, ratio in goals.ratios(times).items() if ratio > 1}
+    d = built(question.model, t.family, question.want, t.setting)
     return {
         "deployment": deployment_part(question, t),
         **_figures(t, priced),
         "misses": missed,
-        "relax": {OPTIONS[kind]: relaxed(seconds) for kind, seconds in worst.items()},
+        "relax": {OPTIONS[kind]: relaxed(times[kind] or 0.0) for kind in missed},
         "launch": launch_command(d, served, "auto", t.family.quantization or None),
     }
 
@@ -200,10 +173,9 @@ def _front(question: Question, tried: Sequence[Tried], priced: Priced) -> list[d
     kept = [t for t in tried if t.p99.get("e2e_seconds") and not t.rejected]
     if not kept:
         return []
-    usd = [priced.per_hour(t.family, t.accelerators) for t in kept]
-    mask = front([(price, t.mean["e2e_seconds"]) for price, t in zip(usd, kept, strict=True)])
+    mask = front([(w, t.mean["e2e_seconds"]) for w, t in zip(priced.weights(kept), kept, strict=True)])
     on = sorted((t for t, at in zip(kept, mask, strict=True) if at), key=priced.rank)
-    unique = [g[0] for g in groups_of(on, lambda t: (t.family, t.replicas, t.budget)).values()]
+    unique = [g[0] for g in groups_of(on, lambda t: (kind_of(t.family), t.accelerators)).values()]
     goals = question.want.goals
     return [
         {"deployment": deployment_part(question, t), **_figures(t, priced), "met": t.met(goals)}
@@ -212,24 +184,23 @@ def _front(question: Question, tried: Sequence[Tried], priced: Priced) -> list[d
 
 
 def _rejected(
-    screened: Sequence[Screened], tried: Sequence[Tried], goals: Goals, kept: set[Kind]
+    screened: Sequence[Screened], tried: Sequence[Tried], priced: Priced, kept: set[Kind]
 ) -> list[dict[str, Any]]:
     """Why an accelerator with an engine and number formats is not among the answers: its nearest family."""
     played = groups_of(list(tried), lambda t: t.family)
-    groups = groups_of(list(screened), lambda s: _kind(s.family))
+    groups = groups_of(list(screened), lambda s: kind_of(s.family))
     rows = []
     for kind, members in groups.items():
-        if kind in kept:
-            continue
-        best = min(members, key=lambda s: _distance(s, played, goals))
-        miss = _distance(best, played, goals)
-        rows.append({**kind_part(kind), "reason": _said(best, played, goals), "misses_by": miss[1]})
-    rows.sort(key=lambda row: (row["misses_by"] is None, row["misses_by"] or 0.0))
-    return rows[:_REJECTED]
+        if kind not in kept:
+            best = min(members, key=lambda s: _distance(s, played, priced))
+            far = _distance(best, played, priced)
+            row = {**kind_part(kind), "reason": f"{best.family.name}: {_said(best, played, priced)}"}
+            rows.append((far, {**row, "misses_by": None if far[0] == _DEARER else _finite(far[1])}))
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])][:_REJECTED]
 
 
-def _kind(f: Family) -> Kind:
-    return f.accelerator, f.engine, f.quantization, f.kv_cache_dtype
+def _finite(ratio: float) -> float | None:
+    return ratio if math.isfinite(ratio) else None
 
 
 def kind_part(kind: Kind) -> dict[str, Any]:
@@ -244,41 +215,44 @@ def kind_part(kind: Kind) -> dict[str, Any]:
 
 
 def _distance(
-    s: Screened, played: Mapping[Family, list[Tried]], goals: Goals
-) -> tuple[int, float | None, str]:
-    """How far a family is from the goals: (stage it failed at, the worst ratio or None, its name)."""
+    s: Screened, played: Mapping[Family, list[Tried]], priced: Priced
+) -> tuple[int, float, int, str]:
+    """How far a family is from an answer: the stage it failed at, by how much there, its ranks, its name."""
+    goals, name = priced.goals, s.family.name
     runs = [t for t in played.get(s.family, []) if t.p99]
     if runs:
-        return 0, min(goals.worst(t.p99)[1] for t in runs), s.family.name
+        return 0, min(goals.worst(t.worst_times())[1] for t in runs), 0, name
     if s.able:
-        return 1, 1.0, s.family.name
+        return _DEARER, priced.rank(s.able[0]).cost_per_hour, s.able[0].accelerators, name
     if s.nearest is not None:
-        return 2, goals.worst(s.nearest.times())[1], s.family.name
-    if s.fits:
-        return 3, None, s.family.name
-    return 4, None, f"{999 - s.family.ranks} {s.family.name}"  # the most ranks come nearest
+        return 2, goals.worst(s.nearest.times())[1], 0, name
+    most = s.family.pp - 1024 * s.family.ranks  # the most ranks come nearest, the fewest stages among equals
+    return (3 if s.fits else 4), math.inf, most, name
 
 
-def _said(s: Screened, played: Mapping[Family, list[Tried]], goals: Goals) -> str:
+def _said(s: Screened, played: Mapping[Family, list[Tried]], priced: Priced) -> str:
     """Why a family is not among the answers, in a line."""
+    goals = priced.goals
     runs = [t for t in played.get(s.family, []) if t.p99]
     if runs:
-        t = min(runs, key=lambda one: goals.worst(one.p99)[1])
-        times = t.p99 if not goals.met(t.p99) else (t.again or t.p99)
-        kind, ratio = goals.worst(times)
+        t = min(runs, key=lambda one: goals.worst(one.worst_times())[1])
         if t.rejected:
-            return f"{s.family.name}: {t.rejected:,} requests are longer than it takes"
+            return f"{counted(t.rejected, 'request')} are longer than it takes"
+        times = t.worst_times()
+        kind, ratio = goals.worst(times)
         return (
-            f"{s.family.name}: {t.accelerators} simulated, {WORDS[kind]} p99 is "
+            f"{t.accelerators} simulated, {WORDS[kind]} p99 is "
             f"{seconds_text(times[kind] or 0)}, {ratio:.3g} times its goal"
         )
     refused = next((t.reason for t in played.get(s.family, []) if t.reason), "")
     if refused:
-        return f"{s.family.name}: {refused}"
+        return refused
     if s.able:
         c = s.able[0]
-        return f"{s.family.name}: dearer; {c.accelerators} may do by arithmetic, which was not simulated"
-    return f"{s.family.name}: {s.reason}"
+        usd = priced.per_hour(c)
+        money = "" if usd is None else f", at ${usd:,.2f} an hour"
+        return f"dearer: {c.accelerators} may do by arithmetic{money}; not simulated"
+    return s.reason
 
 
 def _load(question: Question) -> dict[str, Any]:
@@ -295,13 +269,16 @@ def _load(question: Question) -> dict[str, Any]:
 
 def _notes(question: Question, best: Sequence[Tried], priced: Priced) -> list[str]:
     """What a reader must know before renting anything."""
-    notes = list(question.model.notes)
+    notes = [*question.model.notes, *question.workloads[0].notes]
     for key in dict.fromkeys(t.family.accelerator for t in best):
         price = priced.of(key)
         text = "no price is known; give --price" if price is None else price.source.where
         notes.append(f"price of {key}: {text}")
+    for t in best:
+        d = built(question.model, t.family, question.want, t.setting)
+        notes += launch_notes(d, t.family.quantization or None)
     if any(t.replicas > 1 for t in best):
-        notes.append("replicas: start so many of the launch, behind a router that sends to the least loaded")
+        notes.append(f"replicas: start so many of the launch behind a router, {_ROUTERS[question.routing]}")
     if any(t.family.quantization or t.family.kv_cache_dtype != "auto" for t in best):
         notes.append("fewer bits may cost quality: compare answers before relying on them")
-    return notes
+    return list(dict.fromkeys(notes))

@@ -75,7 +75,7 @@ def _pool(d: Deployment, g: Scheduling, workload: Workload, load: Load) -> tuple
     full, windows, fixed, notes = _kinds(capacity.groups)
     if groups > 1:
         notes.append(f"{groups} groups that attend apart are taken as one pool")
-    caching = _caches(d, g)
+    caching = finds_prefixes(d) and g.order != "static"
     unit = _unit_tokens(block_tokens, workload)
     return Pool(
         blocks=blocks * groups,
@@ -124,10 +124,10 @@ def _kinds(groups: tuple[CacheGroup, ...]) -> tuple[int, list[int], int, list[st
     return max(1, full), windows, fixed, notes if windows or fixed else []
 
 
-def _caches(d: Deployment, g: Scheduling) -> bool:
+def finds_prefixes(d: Deployment) -> bool:
     """Whether prefixes are found again: the engine's flag, else its default."""
     table = store.toml("engines/scheduling.toml")["caching"].get(d.setup.engine)
-    if table is None or g.order == "static":
+    if table is None:
         return False
     for name, meaning in table["flags"].items():
         given = d.setup.flags.get(name)

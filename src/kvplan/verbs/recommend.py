@@ -16,27 +16,34 @@ from kvplan.advise.ledger import Ledger
 from kvplan.errors import BadInput, shown
 from kvplan.facts import store
 from kvplan.facts.accelerators import accelerators, find_accelerator
+from kvplan.facts.drafters import keeps
 from kvplan.facts.efficiency import serving_fitted_on
-from kvplan.facts.engine_versions import find_engine
+from kvplan.facts.engine_versions import find_engine, find_version
 from kvplan.facts.flags import checked
 from kvplan.facts.flags import flags as known_flags
+from kvplan.facts.formats import find_format
+from kvplan.facts.kernels import fitted_on
 from kvplan.facts.prices import Price, given_prices, price_of
+from kvplan.model.model import Model
 from kvplan.serve.load import Load
 from kvplan.serve.workload import Workload
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.asked import ACCEPTANCE
 from kvplan.verbs.check import whole
-from kvplan.verbs.chosen import Priced, chosen_part
+from kvplan.verbs.chosen import chosen_part
 from kvplan.verbs.given import ModelLike, given_model
 from kvplan.verbs.goals import goals_of
-from kvplan.verbs.screening import Screened, Want
-from kvplan.verbs.search import Question, Report, play_all, screen_all, try_all
+from kvplan.verbs.order import Order, Priced
+from kvplan.verbs.screening import Want
+from kvplan.verbs.search import Question, Report, Search
 from kvplan.verbs.workloads import workload_of
 
 MOST_ACCELERATORS = 1024
 OWN = "own"  # weights as the checkpoint has them
-_PLAYED, _AT_LEAST, _DEARER = 48, 12, 1.6  # families simulated: at most, at least, and how much dearer
 _FRONT = 16  # of the front by arithmetic, simulated at most
+_WORKERS = 4096
+_SECONDS, _MOST = 60.0, 20_000  # of a rate: how long requests arrive, and how many at most
+_MARGIN = 0.05  # of a prompt
 _VENDORS = ("nvidia", "amd")  # whose accelerators are searched where none is named
 
 
@@ -103,39 +110,42 @@ def recommend(
     if trace is None and rate is None and concurrency is None:
         raise BadInput("--rate: no load is given; give requests a second, a --concurrency or a --trace")
     loaded = given_model(model)
-    most = whole("--max-accelerators", max_accelerators, 1, MOST_ACCELERATORS)
     wanted = whole("--answers", answers, 1, 100)
-    prices = given_prices(_several(price))
-    engines = list(dict.fromkeys(find_engine(name) for name in _several(engine) or ["vllm"]))
+    if workers is not None:
+        whole("--workers", workers, 1, _WORKERS)
+    prices = given_prices(_several("--price", price))
+    engines = list(dict.fromkeys(find_engine(name) for name in _several("--engine", engine) or ["vllm"]))
     space = Space(
-        _accelerators(_several(gpu), prices),
+        _accelerators(_several("--gpu", gpu), prices),
         engines,
-        [name.replace(OWN, "") for name in _several(quantization) or [OWN]],
-        _several(kv_cache_dtype) or ["auto"],
-        most,
+        _weights(loaded, _several("--quantization", quantization)),
+        _caches(_several("--kv-cache-dtype", kv_cache_dtype)),
+        whole("--max-accelerators", max_accelerators, 1, MOST_ACCELERATORS),
         _nodes(),
     )
     workloads = _workloads(asked, whole("--seed", seed, 0, 2**31 - 2))
-    load = _load(workloads[0], shared_prefix_tokens, speculative_tokens, acceptance)
+    by_engine = {name: _flags_of(name, flags, engines) for name in engines}
     want = Want(
         mode="concurrency" if workloads[0].users else "rate",
-        amount=_amount(workloads[0], None if trace is not None else rate),
-        load=load,
+        amount=_amount(workloads[0], asked),
+        load=_load(workloads[0], by_engine, shared_prefix_tokens, speculative_tokens, acceptance),
         longest=_longest(workloads[0]),
         goals=Goals(**found),
-        most=most,
-        flags={name: _flags_of(name, flags, engines) for name in engines},
+        most=space.most,
+        flags=by_engine,
         versions=_versions(engine_version, engines),
+        once=shared_prefix_tokens or system_tokens or 0,
     )
-    question = Question(loaded, want, workloads)
+    question = Question(loaded, want, workloads, _routing(want))
     experts = any(w.part == "expert" for _, layer in loaded.grouped() for w in layer.weights)
     grid = families(space, experts=experts)
-    ledger = Ledger(resume, question.digest(f"{_release()} {serving_fitted_on()}"))
-    priced = Priced(prices)
-    with executor_of(workers, ray, len(grid)) as by:
-        screened = screen_all(question, grid, by, ledger, report)
-        tried = try_all(question, _worth_playing(screened, priced, want.goals), by, ledger, report)
-        front = play_all(question, priced.fastest(screened, _FRONT), by, ledger, report)
+    ledger = Ledger(resume, question.digest(f"{_release()} {serving_fitted_on()} {fitted_on()}"))
+    priced = Priced(prices, want.goals)
+    with executor_of(question, workers, ray, len(grid)) as by:
+        search = Search(question, by, ledger, report)
+        screened = search.screen(grid)
+        tried = search.simulate(Order(screened, priced, wanted))
+        front = search.play(priced.fastest(screened, _FRONT))
     ledger.write()
 
     served = str(model) if isinstance(model, str) and Path(model).exists() else loaded.id
@@ -151,15 +161,35 @@ def _release() -> str:
         return ""
 
 
-def _several(given: str | Iterable[str] | None) -> list[str]:
+def _several(field: str, given: str | Iterable[str] | None) -> list[str]:
     """Names, from one with commas or from several."""
     if given is None:
         return []
-    texts = [given] if isinstance(given, str) else list(given)
+    texts = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     for text in texts:
         if not isinstance(text, str):
-            raise BadInput(f"{shown(text)} is not a name; give names, with commas or in a list")
-    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+            raise BadInput(f"{field}: {shown(text)} is not a name; give names, with commas or in a list")
+    names = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    if not names:
+        raise BadInput(f"{field}: {shown(given)} names nothing; give names, or leave it out")
+    return list(dict.fromkeys(names))
+
+
+def _weights(model: Model, named: list[str]) -> list[str]:
+    """Quantisations, "" for the checkpoint's own; raises for one that this model cannot have."""
+    found = ["" if name.lower() == OWN else name for name in named or [OWN]]
+    for name in found:
+        if name:
+            given_model(model, "auto", name)
+    return found
+
+
+def _caches(named: list[str]) -> list[str]:
+    """Formats of the cache; raises for one that nobody knows."""
+    for name in named:
+        if name != "auto":
+            find_format(name, "--kv-cache-dtype")
+    return named or ["auto"]
 
 
 def _accelerators(named: list[str], prices: Mapping[str, Price]) -> list[str]:
@@ -176,42 +206,67 @@ def _nodes() -> dict[str, int]:
 
 
 def _workloads(asked: Mapping[str, Any], seed: int) -> tuple[Workload, ...]:
-    """The load, and where it is drawn another draw of it."""
+    """The load, and where it is drawn another draw of it; of a rate a minute and more, where nobody says."""
+    if asked["trace"] is not None:
+        return (workload_of(asked, seed),)
     first = workload_of(asked, seed)
-    return (first,) if asked["trace"] is not None else (first, workload_of(asked, seed + 1))
+    if asked["rate"] is not None and asked["requests"] is asked["duration"] is None:
+        asked = {**asked, "requests": round(min(max(len(first), _SECONDS * _amount(first, asked)), _MOST))}
+        first = workload_of(asked, seed)
+    return first, workload_of(asked, seed + 1)
 
 
-def _amount(workload: Workload, stated: float | None) -> float:
-    """Users of a closed loop, or requests a second: those of the law that draws them, or a trace's mean."""
+def _amount(workload: Workload, asked: Mapping[str, Any]) -> float:
+    """Users of a closed loop, or requests a second: those of the law that draws them, or a trace's mean.
+
+    A conversation's further turns come on top of the arrivals that a rate counts.
+    """
     if workload.users:
         return float(workload.users)
-    if stated is not None:
-        return float(stated)
-    rate = workload.summary().requests_per_second
+    rate = asked["rate"]
+    if asked["trace"] is not None or rate is None or str(asked["arrivals"] or "").strip().startswith("ramp"):
+        rate = workload.summary().requests_per_second
     if not rate:
         raise BadInput(f"--trace: {workload.source} has no rate: its requests all arrive at one time")
-    return float(rate)
+    by_clock = int((~np.isnan(workload.arrival_seconds)).sum())
+    return float(rate) * len(workload) / by_clock
 
 
 def _longest(workload: Workload) -> int:
     return int((workload.prompt_tokens.astype(np.int64) + workload.output_tokens).max())
 
 
-def _load(workload: Workload, shared: int | None, drafts: int | None, acceptance: float | None) -> Load:
-    """Mean lengths, for arithmetic; what prompts share beyond a stated prefix is left to simulation."""
+def _load(
+    workload: Workload,
+    flags: Mapping[str, Mapping[str, Any]],
+    shared: int | None,
+    drafts: int | None,
+    acceptance: float | None,
+) -> Load:
+    """Mean lengths, and what a cache that keeps everything would find of a prompt, for arithmetic."""
     prompt = max(1, round(float(workload.prompt_tokens.mean())))
-    count = whole("--speculative-tokens", drafts or 0, 0, 64)
+    found = round(prompt * (workload.summary().prefix_hit_share or 0.0))
+    config = flags.get("vllm", {}).get("speculative_config") or {}
+    count = whole("--speculative-tokens", drafts or config.get("num_speculative_tokens") or 0, 0, 64)
+    if acceptance is not None and not count:
+        raise BadInput("--acceptance: nothing is drafted; give --speculative-tokens too")
     chance = ACCEPTANCE if acceptance is None else acceptance
     if isinstance(chance, bool) or not isinstance(chance, int | float) or not 0 <= chance <= 1:
-        raise BadInput(f"--acceptance: {shown(acceptance)} is no share; give a number from 0 to 1")
+        raise BadInput(f"--acceptance: {shown(acceptance)} is not a share; give a number from 0 to 1")
+    layers = 0.0 if keeps(str(config.get("method") or "")) == "nothing" else 1.0
     return Load(
         prompt,
         max(1, round(float(workload.output_tokens.mean()))),
-        shared=min(shared or 0, prompt - 1),
+        shared=min(max(shared or 0, found), prompt - 1),
         drafts=count,
         acceptance=chance if count else 0.0,
-        draft_layers=1.0 if count else 0,
+        draft_layers=layers if count else 0,
     )
+
+
+def _routing(want: Want) -> str:
+    """How replicas are dealt requests: where prompts share more than one beginning, by what is cached."""
+    return "prefix" if want.load.shared > want.once + _MARGIN * want.load.prompt_tokens else "least-loaded"
 
 
 def _flags_of(engine: str, flags: Mapping[str, Any], engines: list[str]) -> dict[str, Any]:
@@ -231,16 +286,4 @@ def _versions(given: str | None, engines: list[str]) -> dict[str, str]:
         raise BadInput(
             f"--engine-version: {shown(given)} is of one engine and {len(engines)} are searched; name one"
         )
-    return {engines[0]: given}
-
-
-def _worth_playing(screened: list[Screened], priced: Priced, goals: Goals) -> list[Screened]:
-    """The cheapest by arithmetic, and those not much dearer: arithmetic is not the last word."""
-    able = sorted((s for s in screened if s.able), key=lambda s: priced.rank(s.able[0]))
-    limit = priced.rank(able[0].able[0]).cost_per_hour * _DEARER if able else 0.0
-    near = [s for s in able if priced.rank(s.able[0]).cost_per_hour <= limit]
-    kept = able[: max(_AT_LEAST, len(near))][:_PLAYED]
-    if kept:
-        return kept
-    missed = [(goals.worst(s.nearest.times())[1], s.family, s) for s in screened if s.nearest is not None]
-    return [s for *_, s in sorted(missed, key=lambda m: m[:2])][:_AT_LEAST]
+    return {engines[0]: find_version(engines[0], given)}

@@ -39,7 +39,7 @@ def workload_of(words: Mapping[str, Any], seed: int) -> Workload:
     given = {name: value for name, value in words.items() if value is not None}
     if "trace" in given:
         return _traced(given, seed)
-    for name in ("prefix_block_tokens", "first_seconds", "last_seconds"):
+    for name in ("prefix_block_tokens", "first_seconds", "last_seconds", "rate_scale"):
         if name in given:
             raise BadInput(f"--{name.replace('_', '-')}: is for --trace; give one, or leave it out")
     return _drawn(given, seed)
