@@ -10,9 +10,10 @@ from kvplan.faces.picture import altair, headed
 def cost_and_time(rows: list[dict[str, Any]], of: str) -> Any:
     """Points and the line that joins them; those that meet every goal are filled."""
     alt = altair()
+    priced = any(row["cost_per_hour"] is not None for row in rows)
     points = [
         {
-            "usd": row["cost_per_hour"],
+            "cost": row["cost_per_hour"] if priced else row["accelerators"],
             "seconds": row["e2e_mean_seconds"],
             "name": f"{row['accelerators']} × {row['deployment']['accelerator']}",
             "goals": "met" if row["met"] else "missed",
@@ -20,7 +21,7 @@ def cost_and_time(rows: list[dict[str, Any]], of: str) -> Any:
         for row in rows
     ]
     base = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X("usd:Q", title="US dollars an hour"),
+        x=alt.X("cost:Q", title="US dollars an hour" if priced else "accelerators, of no known price"),
         y=alt.Y("seconds:Q", title="mean seconds to the last token", scale=alt.Scale(zero=False)),
     )
     scale = alt.Scale(domain=["met", "missed"], range=["#1f77b4", "#c7c7c7"])

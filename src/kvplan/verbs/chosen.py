@@ -118,7 +118,7 @@ def _percentiles(times: Mapping[str, float | None]) -> dict[str, float | None]:
 def _reason(question: Question, t: Tried, priced: Priced, best: Sequence[Tried]) -> str:
     goals = question.want.goals
     place, usd = list(best).index(t), priced.per_hour(t)
-    first = "the cheapest" if place == 0 else f"number {place + 1}"
+    first = "the cheapest" if place == 0 and usd is not None else f"number {place + 1}"
     money = "whose price is not known" if usd is None else f"at ${usd:,.2f} an hour"
     found = [f"{first} of {counted(len(best), 'kind')} found to meet the goals, {money}"]
     found += [

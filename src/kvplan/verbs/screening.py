@@ -23,7 +23,7 @@ from kvplan.figure import bare, value_of
 from kvplan.model.model import Model
 from kvplan.serve import steady
 from kvplan.serve.load import Load, Policy
-from kvplan.units import bytes_text
+from kvplan.units import bytes_text, counted
 from kvplan.verbs.deploy import Split, deployment, with_flags
 from kvplan.verbs.instance import finds_prefixes
 from kvplan.verbs.latency import room
@@ -314,7 +314,7 @@ def _falling(seconds: Floats) -> list[int]:
 
 def _why(nearest: Candidate | None, want: Want) -> str:
     if nearest is None:
-        return f"{want.most} accelerators are overrun by the load: requests queue without end"
+        return f"{counted(want.most, 'accelerator')} overrun by the load: requests queue without end"
     kind, ratio = want.goals.worst(nearest.times())
     seconds, goal = nearest.times()[kind], want.goals.given()[kind]
     word = kind.removesuffix("_seconds").upper().replace("E2E", "end to end")
