@@ -258,6 +258,22 @@ class Case:
         except KvplanError:
             return None
 
+    def planned(self) -> tuple[Deployment | None, list[str]]:
+        """The deployment from the device and the flags alone, or why there is none."""
+        if self.states_pool:
+            return None, []
+        try:
+            return self.deployment(), []
+        except KvplanError as error:
+            return None, [f"nothing is predicted from the device and the flags: {error}"]
+
+    @property
+    def states_pool(self) -> bool:
+        """Whether the user gives the bytes of the cache."""
+        return (
+            self.given.words.get("kv_cache_memory_bytes") is not None or self.given.command.pool is not None
+        )
+
     @property
     def as_logged(self) -> Case:
         """The same log without what the user states of the settings, the model apart."""

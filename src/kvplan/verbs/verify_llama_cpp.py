@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 from kvplan.engines.context_budget import placed_on
 from kvplan.engines.deployment import Deployment
@@ -16,13 +17,14 @@ from kvplan.observe.forms import Said
 from kvplan.observe.observed import Observed, Pool
 from kvplan.verbs.verify_check import FLAGS, Check, between, exact, found, within
 from kvplan.verbs.verify_deployment import Case
+from kvplan.verbs.verify_outcome import Compared
 
 _ROUNDED = "printed to 0.01 MiB"
 _BUFFER = "the compute buffer has no closed form: between two bounds (facts/engines/llama_cpp.toml)"
 
 
-def checks(case: Case) -> tuple[list[Check], Deployment, list[str]]:
-    """Every figure of the load, the deployment, and what could not be compared."""
+def compared(case: Case) -> Compared:
+    """Every figure of the load; its context decides the cache, so that flags alone give all of them."""
     o, d = case.observed, case.deployment()
     c = capacity_of(d, None, bare)
     rows, notes = _caches(o, c)
@@ -31,7 +33,12 @@ def checks(case: Case) -> tuple[list[Check], Deployment, list[str]]:
         rows += _buffers(o, d, c)
     except KvplanError as error:
         notes.append(f"buffers are not compared: {error}")
-    return rows, d, notes
+    return Compared(rows, d, d, notes)
+
+
+def trial(case: Case, **changed: Any) -> Deployment | None:
+    """The deployment with something changed."""
+    return case.attempt(None, **changed)
 
 
 def _context(o: Observed, c: Capacity) -> list[Check]:

@@ -10,12 +10,12 @@ from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import CacheGroup, Capacity
 from kvplan.engines.registry import capacity_of
 from kvplan.engines.sglang_memory import mem_fraction_static, mm_reserve_bytes, pool_bytes
-from kvplan.errors import KvplanError
 from kvplan.figure import bare, value_of
 from kvplan.observe.forms import Said
 from kvplan.observe.observed import Observed, Pool
 from kvplan.verbs.verify_check import FLAGS, PARTS, Check, between, exact, found, within
 from kvplan.verbs.verify_deployment import Case
+from kvplan.verbs.verify_outcome import Compared
 
 AT_TOKENS = "the log's tokens"
 FROM_POOL = "the log's pool"
@@ -24,27 +24,26 @@ _WEIGHTS = "the drop of free memory while loading: workspaces and other processe
 _GIB = 2**30
 
 
-def checks(case: Case) -> tuple[list[Check], Deployment | None, list[str]]:
-    """Every figure of the start-up, the deployment at the log's tokens, and what could not be compared."""
+def compared(case: Case) -> Compared:
+    """Every figure of the start-up, and the deployment at the log's tokens."""
     o = case.observed
     tokens = o.figures.get("kv_tokens")
-    d = _at(case, tokens)
+    d = trial(case)
     rows = [*_sizes(o, d, tokens), *_from_pool(case, tokens), *_from_free(case, tokens)]
-    notes: list[str] = []
-    try:
-        rows += _from_flags(case, tokens)
-    except KvplanError as error:
-        notes.append(f"the pool is not predicted from the device and the flags: {error}")
-    return rows, d, notes
+    planned, notes = case.planned()
+    if planned is not None:
+        rows += _from_flags(o, planned, tokens)
+    return Compared(rows, d, planned, notes)
 
 
-def _at(case: Case, tokens: Said | None) -> Deployment | None:
-    """The deployment whose pools hold what was printed."""
+def trial(case: Case, **asked: Any) -> Deployment | None:
+    """The deployment whose pools hold what was printed, with something changed where asked."""
+    tokens = case.observed.figures.get("kv_tokens")
     changed: dict[str, Any] = {"max_total_tokens": int(tokens.value)} if tokens and tokens.value >= 1 else {}
     states = case.observed.figures.get("max_mamba_cache_size")
     if states is not None and states.value >= 1:
         changed["max_mamba_cache_size"] = int(states.value)
-    return case.attempt(1 << 50, **changed) if changed else None
+    return case.attempt(1 << 50, **changed, **asked) if changed else None
 
 
 def _sizes(o: Observed, d: Deployment | None, tokens: Said | None) -> list[Check]:
@@ -142,9 +141,8 @@ def _from_free(case: Case, tokens: Said | None) -> list[Check]:
     return found([between("kv_tokens_from_free_memory", got[0], bounds, tokens, "token", PARTS, why)])
 
 
-def _from_flags(case: Case, tokens: Said | None) -> list[Check]:
+def _from_flags(o: Observed, d: Deployment, tokens: Said | None) -> list[Check]:
     """Weights and pool from the device and the flags."""
-    d, o = case.deployment(), case.observed
     table = memory_of(d, bare)
     weights = o.figures.get("weight_bytes")
     rows = [within("weight_bytes", table["weight_bytes"], 0.05, weights, "B", FLAGS, _WEIGHTS)]

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kvplan.engines.budget import memory_of
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.registry import capacity_of
 from kvplan.engines.tensorrt_llm import available_bytes
-from kvplan.errors import KvplanError
 from kvplan.figure import bare, value_of
 from kvplan.observe.forms import Said
 from kvplan.observe.observed import Observed
 from kvplan.verbs.verify_check import FLAGS, MEASURED, PARTS, Check, between, exact, found, within
 from kvplan.verbs.verify_deployment import Case
+from kvplan.verbs.verify_outcome import Compared
 
 _ROUNDED = "the log rounds its pool to 0.01 GiB"
 
 
-def checks(case: Case) -> tuple[list[Check], Deployment | None, list[str]]:
-    """Every figure of the start-up, the deployment with the pool it allocated, and what was not compared."""
-    o = case.observed
-    pool = o.figures.get("kv_allocated_bytes") or o.figures.get("kv_pool_bytes")
-    d = case.deployment(round(pool.value)) if pool is not None and pool.value > 0 else None
+def compared(case: Case) -> Compared:
+    """Every figure of the start-up, and the deployment with the pool it allocated."""
+    o, d = case.observed, trial(case)
+    pool = _pool(o)
     rows = [*(_capacity(o, d, pool) if d is not None and pool is not None else []), *_parts(o)]
-    notes: list[str] = []
-    try:
-        rows += _from_flags(case)
-    except KvplanError as error:
-        notes.append(f"the pool is not predicted from the device and the flags: {error}")
-    return rows, d, notes
+    planned, notes = case.planned()
+    if planned is not None:
+        rows += _from_flags(o, planned)
+    return Compared(rows, d, planned, notes)
+
+
+def trial(case: Case, **changed: Any) -> Deployment | None:
+    """The deployment with the pool that was allocated, and something changed where asked."""
+    pool = _pool(case.observed)
+    return case.attempt(round(pool.value), **changed) if pool is not None and pool.value >= 1 else None
+
+
+def _pool(o: Observed) -> Said | None:
+    return o.figures.get("kv_allocated_bytes") or o.figures.get("kv_pool_bytes")
 
 
 def _capacity(o: Observed, d: Deployment, pool: Said) -> list[Check]:
@@ -85,11 +93,9 @@ def _parts(o: Observed) -> list[Check]:
     return found(rows)
 
 
-def _from_flags(case: Case) -> list[Check]:
-    d = case.deployment()
+def _from_flags(o: Observed, d: Deployment) -> list[Check]:
     table = memory_of(d, bare)
-    o = case.observed
-    pool = o.figures.get("kv_allocated_bytes") or o.figures.get("kv_pool_bytes")
+    pool = _pool(o)
     bounds = (table["kv_pool_low_bytes"], table["kv_pool_high_bytes"])
     why = "between the ends of what other engines' start-up logs showed"
     return found(
@@ -106,7 +112,7 @@ def agrees_with(case: Case) -> Callable[[Deployment], bool]:
     o = case.observed
 
     def tried(d: Deployment) -> bool:
-        pool = o.figures.get("kv_allocated_bytes") or o.figures.get("kv_pool_bytes")
+        pool = _pool(o)
         rows = _capacity(o, d, pool) if pool is not None else []
         return bool(rows) and all(row.agrees for row in rows)
 

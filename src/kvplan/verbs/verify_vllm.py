@@ -17,6 +17,8 @@ from kvplan.observe.forms import Said
 from kvplan.observe.observed import Observed
 from kvplan.units import bytes_text
 from kvplan.verbs.verify_check import FLAGS, MEASURED, PARTS, Check, between, exact, found, within
+from kvplan.verbs.verify_deployment import Case
+from kvplan.verbs.verify_outcome import Compared, explained
 
 WEIGHTS, DEVICE = 0.02, 0.01
 _WEIGHTS_WHY = "of the logged weights compared, six in seven are within 2 % (docs/weights.md)"
@@ -24,6 +26,36 @@ _PARTS_WHY = "between the ends of what start-up logs showed"
 _POOL_WHY = "its interval holds 85 % of the logs compared (docs/agreement.md)"
 _SMALLER = 0.03  # ranks' pools in logs that print all differ by up to 2 %
 _UNITS = {"num_blocks": "block", "max_concurrency": "×", "needed_kv_bytes": "B"}
+
+
+def compared(case: Case) -> Compared:
+    """What the pool that was printed holds, the pool from the flags, and whether the printed parts add up."""
+    o = case.observed
+    planned, notes = (None, []) if o.platform == "cpu" else case.planned()
+    measured = case.attempt(_given_pool(case, planned))
+    rows, why = [], []
+    if measured is not None:
+        held, smaller = capacity_checks(o, measured)
+        rows += [*held, *layout_checks(o, measured)]
+        why += [explained([row.name for row in held], smaller)] if smaller else []
+    if planned is not None:
+        rows += budget_checks(o, planned)
+    return Compared([*rows, *found([parts_check(o)])], measured, planned, notes, why)
+
+
+def trial(case: Case, **changed: Any) -> Deployment | None:
+    """The deployment with something changed, its pool given: for trying what would explain the log."""
+    return case.attempt(1 << 30, **changed)
+
+
+def _given_pool(case: Case, planned: Deployment | None) -> int | None:
+    """The bytes given to the cache: as the user states them, else as the log does; None where nobody did."""
+    if case.states_pool:
+        return None
+    said = pool_said(case.observed, planned)
+    if said is not None and said.value >= 1:
+        return round(said.value)
+    return 1 << 30 if planned is None else None  # blocks and lengths need no pool
 
 
 def printed(c: Capacity) -> dict[str, Any]:
@@ -197,13 +229,18 @@ def _pool_rows(o: Observed, d: Deployment, table: dict[str, Any]) -> list[Check 
     return rows
 
 
-def requested_of(d: Deployment) -> int:
-    """The share of the device that the engine may use, in bytes."""
+def share_of(d: Deployment) -> float:
+    """The share of the device that the engine may use."""
     given = d.setup.flags.get("gpu_memory_utilization")
     if given is None:
         shares = store.toml("engines/reserve.toml")["vllm"]["gpu_memory_utilization"]
         given = entry_for(shares, d.setup.version)["value"]
-    return int(value_of(requested_bytes(d.memory_bytes or 0, float(given))))
+    return float(given)
+
+
+def requested_of(d: Deployment) -> int:
+    """The same in bytes."""
+    return int(value_of(requested_bytes(d.memory_bytes or 0, share_of(d))))
 
 
 def parts_check(o: Observed) -> Check | None:
@@ -230,11 +267,9 @@ def parts_check(o: Observed) -> Check | None:
     return between("kv_pool_from_parts", round(predicted), bounds, pool, "B", PARTS, why)
 
 
-Tried = Callable[[Deployment], bool]
-
-
-def agrees_with(o: Observed) -> Tried:
+def agrees_with(case: Case) -> Callable[[Deployment], bool]:
     """Whether a deployment's capacity prints as the log did, for trying what would explain it."""
+    o = case.observed
 
     def tried(d: Deployment) -> bool:
         pool, said = pool_said(o, d), reported(o)

@@ -1,0 +1,138 @@
+"""Failures that only one engine has: SGLang's static share, TensorRT-LLM's executor, llama.cpp's buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvplan.engines.budget import memory_of
+from kvplan.engines.deployment import Deployment
+from kvplan.engines.registry import capacity_of
+from kvplan.engines.sglang_memory import mm_reserve_bytes, pool_bytes
+from kvplan.errors import KvplanError
+from kvplan.figure import bare, value_of
+from kvplan.units import bytes_text
+from kvplan.verbs.deploy import with_flags
+from kvplan.verbs.verify_fixes import Failed, Told, lower_share, others, row, share_in_force, sure, ways
+
+_WHAT = {
+    "weights_allocation": "the weights",
+    "cache_allocation": "the caches of the context",
+    "compute_allocation": "the compute buffers",
+    "allocation": "a buffer",
+}
+
+
+def static_share(at: Failed) -> Told:
+    """SGLang: the share for weights and cache is used up by the weights."""
+    d = at.planned or at.case.attempt(1 << 30)
+    before, after = at.log("free_before_bytes"), at.log("free_after_bytes")
+    share = at.failure.value("mem_fraction_static") or (share_in_force(d) if d is not None else None)
+    if before is None or after is None or share is None or d is None:
+        says = "the share for weights and cache is used up by the weights"
+        return Told(None, None, says, ways(at))
+    left = after - before * (1 - share)
+    kept = bytes_text(round(before * (1 - share)))
+    one = _one_sequence(d)
+    says = (
+        f"{bytes_text(round(before))} were free before the weights and {bytes_text(round(after))} after: at "
+        f"--mem-fraction-static {share:g}, {kept} of it are kept for activations and graphs, and "
+        f"{bytes_text(round(left))} is left for the cache"
+    )
+    rows = [*_least_share(d, (after, before), one), *_more(at)]
+    return Told(one, left, says, rows)
+
+
+def _least_share(d: Deployment, free: tuple[float, float], one: float | None) -> list[dict[str, Any]]:
+    """The least share at which the pool holds one sequence of the longest length, by SGLang's own rule."""
+    reserve = mm_reserve_bytes(d.model, d.setup)
+    for hundredths in range(1, 98):
+        pool = int(value_of(pool_bytes(*free, hundredths / 100, reserve)))
+        if pool > 0 and pool >= (one or 1):
+            rest = bytes_text(round(free[1] * (1 - hundredths / 100)))
+            note = f"the least that holds one longest sequence; {rest} stay for activations and graphs"
+            return [sure("--mem-fraction-static", hundredths / 100, note)]
+    return [row("--mem-fraction-static", None, False, "at no share: the weights leave too little")]
+
+
+def _one_sequence(d: Deployment) -> float | None:
+    found = capacity_of(d, 1 << 40, bare)
+    tokens, pool = value_of(found.kv_tokens), 1 << 40
+    length = d.setup.flags.get("context_length") or d.max_model_len
+    return pool / tokens * length if tokens else None
+
+
+def _more(at: Failed) -> list[dict[str, Any]]:
+    return [r for r in ways(at) if r["flag"] != "--mem-fraction-static"]
+
+
+def graphs(at: Failed) -> Told:
+    """SGLang: no room to capture graphs beside weights and pools."""
+    free = at.log("free_after_pool_bytes") or at.failure.value("free_bytes")
+    tried = at.failure.value("tried_bytes")
+    cause = at.failure.words.get("cause", "")
+    says = "no room is left to capture CUDA graphs beside weights and pools" + others(at.failure)
+    if cause and "memory" not in cause.lower():
+        return Told(None, free, f"capturing CUDA graphs failed: {cause}", [])
+    d = at.planned
+    needed = memory_of(d, bare)["graph_bytes"] if d is not None else None
+    wanted = tried if tried is not None else needed
+    short = None if wanted is None else max(0.0, float(wanted) - (free or 0.0))
+    rows = lower_share(at, short)
+    most = at.case.observed.flags.get("cuda_graph_max_bs")
+    if isinstance(most, int) and most >= 2:
+        rows.append(sure("--cuda-graph-max-bs", most // 2, f"graphs up to half of {most} sequences"))
+    rows.append(sure("--disable-cuda-graph", True, "no graphs, and slower decoding"))
+    return Told(wanted, free, says, rows)
+
+
+def executor_memory(at: Failed) -> Told:
+    """TensorRT-LLM: a component that could not be made, in a device too full for it."""
+    free, total = at.failure.value("free_bytes"), at.failure.value("accelerator_bytes")
+    part = at.failure.words.get("component", "a component").strip().rstrip(".")
+    said = f", {bytes_text(round(free))} of {bytes_text(round(total))} free" if free and total else ""
+    says = f"{part} could not be made{said}{others(at.failure)}"
+    d = at.planned or at.compared.measured
+    rows = lower_share(at, None) if "cache" in part.lower() else []
+    rows += _halved(d) if d is not None else []
+    return Told(at.failure.value("tried_bytes"), free, says, [*rows, *ways(at)])
+
+
+def _halved(d: Deployment) -> list[dict[str, Any]]:
+    """Steps of half the tokens and half the requests, with what the plan says they free."""
+    found = []
+    for flag in ("max_num_tokens", "max_batch_size"):
+        given = d.setup.flags.get(flag)
+        if isinstance(given, int) and given >= 2:
+            found.append(sure(f"--{flag.replace('_', '-')}", given // 2, f"a step of half of {given:,}"))
+    return found
+
+
+def llama_allocation(at: Failed) -> Told:
+    """llama.cpp: a buffer that a device, or the host, has no room for."""
+    d = at.planned
+    tried = at.failure.value("tried_bytes")
+    device = at.failure.words.get("device", "the device")
+    free = at.log("free_before_bytes")
+    size = f" of {bytes_text(round(tried))}" if tried is not None else ""
+    had = f"; {bytes_text(round(free))} were free there before the load" if free is not None else ""
+    says = f"{_WHAT[at.failure.kind]}{size} found no room on {device}{had}"
+    rows = [] if d is None or d.memory_bytes is None else ways(at)
+    if not rows and d is not None and tried is not None:
+        rows = _smaller_context(d)
+    return Told(tried, free, says, rows)
+
+
+def _smaller_context(d: Deployment) -> list[dict[str, Any]]:
+    """Half the context, with the bytes that it saves, where the device's memory is not known."""
+    length = value_of(capacity_of(d, None, bare).kv_tokens)
+    if not length or length < 2:
+        return []
+    try:
+        half = capacity_of(with_flags(d, ctx_size=int(length) // 2), None, bare)
+    except KvplanError:
+        return []
+    whole, less = value_of(capacity_of(d, None, bare).kv_bytes), value_of(half.kv_bytes)
+    if whole is None or less is None:
+        return []
+    note = f"its caches take {bytes_text(less)} in place of {bytes_text(whole)}; give --gpu for what fits"
+    return [row("--ctx-size", int(length) // 2, False, note)]

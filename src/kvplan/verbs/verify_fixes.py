@@ -1,0 +1,213 @@
+"""Flags that would make a failed start succeed, each with a value and whether kvplan finds it enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvplan.engines.budget import memory_of, profiled_ends
+from kvplan.engines.deployment import Deployment
+from kvplan.engines.limits import limits_of
+from kvplan.engines.sglang_memory import mem_fraction_static
+from kvplan.errors import KvplanError
+from kvplan.figure import bare
+from kvplan.observe.observed import Failure
+from kvplan.units import bytes_text
+from kvplan.verbs.deploy import with_flags, with_quantization
+from kvplan.verbs.verify_deployment import Case
+from kvplan.verbs.verify_outcome import Compared
+from kvplan.verbs.verify_vllm import pool_said, requested_of, share_of
+from kvplan.verbs.ways import holds, ways_back
+
+_SHARES = {
+    "vllm": "gpu_memory_utilization",
+    "sglang": "mem_fraction_static",
+    "tensorrt-llm": "free_gpu_memory_fraction",
+}
+_MARGIN = 0.01  # of the device, beyond what was short
+_GUESS = 0.02  # of the device, where the log does not say how much was short
+_OTHERS = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a failure needed and found in bytes, in words, and rows as `fit` has them in `ways_back`."""
+
+    needed: float | None
+    available: float | None
+    says: str
+    fixes: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A failure with the case and the comparison that it stands in."""
+
+    case: Case
+    compared: Compared
+    failure: Failure
+
+    @property
+    def planned(self) -> Deployment | None:
+        """The deployment from the device and the flags alone."""
+        return self.compared.planned
+
+    @property
+    def short(self) -> float | None:
+        """What was asked for beyond what was free."""
+        tried, free = self.failure.value("tried_bytes"), self.failure.value("free_bytes")
+        return None if tried is None else max(0.0, tried - (free or 0.0))
+
+    def log(self, name: str) -> float | None:
+        """A figure of the log."""
+        return self.case.observed.value(name)
+
+
+def row(flag: str, value: Any, fits: bool, note: str) -> dict[str, Any]:
+    """One change: its flag as it is typed, its value, whether it is enough, and what it takes."""
+    return {"flag": flag, "value": value, "fits": fits, "note": note}
+
+
+def sure(flag: str, value: Any, note: str) -> dict[str, Any]:
+    """A change that is enough."""
+    return row(flag, value, True, note)
+
+
+def ways(at: Failed, d: Deployment | None = None, weights: bool = False) -> list[dict[str, Any]]:
+    """Rows of `ways_back` for the deployment as it was measured; more ranks are judged from the plan."""
+    planned = at.planned
+    base = d or calibrated(at.case, planned) or planned or at.compared.measured
+    if base is None:
+        return []
+    rows = ways_back(base, 1)
+    if planned is not None and base is not planned:
+        more = [r for r in ways_back(planned, 1) if r["flag"] == "--tp"]
+        rows = [r for r in rows if r["flag"] != "--tp"] + more
+    return [*_narrower_weights(planned), *rows] if weights else rows
+
+
+def _narrower_weights(d: Deployment | None) -> list[dict[str, Any]]:
+    if d is None or d.model.quantization:
+        return []
+    try:
+        changed = with_quantization(d, "fp8")
+        ok = holds(changed, 1)
+    except KvplanError:
+        return []
+    size = memory_of(changed, bare)["weight_bytes"]
+    note = f"weights of {bytes_text(size)} a rank" if size else "half the weights"
+    return [row("--quantization", "fp8" if ok else None, ok, note if ok else f"{note}: not enough alone")]
+
+
+def calibrated(case: Case, planned: Deployment | None) -> Deployment | None:
+    """The plan with what the log measured put in, so that its pool is the log's; None where it cannot be."""
+    if planned is None:
+        return None
+    if case.observed.engine == "sglang":
+        return _calibrated_sglang(case, planned)
+    if case.observed.engine != "vllm":
+        return None
+    said = pool_said(case.observed, planned)
+    if said is None:
+        return None
+    ends, o = profiled_ends(planned), case.observed
+    weights = o.value("weight_bytes") or memory_of(planned, bare)["weight_bytes"]
+    graphs, outside = ends["graph_bytes"][0], ends["overhead_bytes"][0]
+    rest = requested_of(planned) - said.value - (weights or 0) - graphs - outside
+    if weights is None or rest < 0:
+        return None
+    return case.attempt(
+        weights_memory=round(weights), activation_memory=max(1, round(rest)), graph_memory=max(1, graphs)
+    )
+
+
+def _calibrated_sglang(case: Case, planned: Deployment) -> Deployment | None:
+    """Weights as the drop of free memory, and what was missing before them as in use."""
+    before, after = (case.observed.value(name) for name in ("free_before_bytes", "free_after_bytes"))
+    if before is None or after is None or before <= after:
+        return None
+    changed: dict[str, Any] = {"weights_memory": round(before - after)}
+    if planned.memory_bytes is not None and planned.memory_bytes - before > 1.5 * _OTHERS:
+        changed["memory_in_use"] = round(planned.memory_bytes - before - 0.5 * _OTHERS)
+    return case.attempt(None, **changed)
+
+
+def share_in_force(d: Deployment) -> float | None:
+    """The engine's share of the device, or of what is free on it."""
+    name = _SHARES.get(d.setup.engine)
+    given = d.setup.flags.get(name) if name else None
+    if given is not None:
+        return float(given)
+    if d.setup.engine == "vllm":
+        return share_of(d)
+    if d.setup.engine == "sglang":
+        found = mem_fraction_static(d.model, d.setup)
+        return None if found is None else float(found)
+    return 0.9 if name else None
+
+
+def lower_share(at: Failed, short: float | None) -> list[dict[str, Any]]:
+    """A smaller share for the cache, by what was short and a little more; and no graphs."""
+    d = at.planned
+    if d is None or not d.memory_bytes or d.setup.engine not in _SHARES:
+        return []
+    share = share_in_force(d)
+    if share is None:
+        return []
+    less = (short / d.memory_bytes if short is not None else _GUESS) + _MARGIN
+    lower = int((share - less) * 100 + 1e-6) / 100
+    flag = _SHARES[d.setup.engine]
+    if lower <= 0:
+        return [row(_option(flag), None, False, "at no share")]
+    base = calibrated(at.case, d) or d
+    changed = with_flags(base, **{flag: lower})
+    ok = _holds(changed)
+    freed = bytes_text(round((share - lower) * d.memory_bytes))
+    note = f"leaves {freed} more beside the cache" + (
+        "" if ok else "; too little cache for the longest length"
+    )
+    rows = [row(_option(flag), lower if ok else None, ok, note)]
+    if d.setup.engine == "vllm" and not d.setup.flags.get("enforce_eager"):
+        graphs = profiled_ends(d)["graph_bytes"][0]
+        enough = short is None or graphs >= short
+        note = f"no graphs: about {bytes_text(graphs)} less, and slower decoding"
+        rows.append(row("--enforce-eager", True if enough else None, enough, note))
+    return rows
+
+
+def with_less_work(at: Failed) -> list[dict[str, Any]]:
+    """Fewer tokens in one step, halved until the predicted peak falls by what was short."""
+    d, short = at.planned, at.short
+    if d is None or d.setup.engine != "vllm" or not d.memory_bytes:
+        return []
+    tokens = int(limits_of(d.model, d.setup)["max_num_batched_tokens"][0])
+    peak = profiled_ends(d)["activation_bytes"][0]
+    wanted = short if short is not None else _GUESS * d.memory_bytes
+    fewer = tokens // 2
+    while fewer >= 512:
+        changed = with_flags(d, max_num_batched_tokens=fewer)
+        saved = peak - profiled_ends(changed)["activation_bytes"][0]
+        if saved >= wanted:
+            note = f"the peak of a step falls by about {bytes_text(saved)}, from {tokens:,} tokens"
+            return [sure("--max-num-batched-tokens", fewer, note)]
+        fewer //= 2
+    return [row("--max-num-batched-tokens", None, False, "not with any number of tokens a step")]
+
+
+def _holds(d: Deployment) -> bool:
+    try:
+        return holds(d, 1)
+    except KvplanError:
+        return False
+
+
+def others(failure: Failure) -> str:
+    """A sentence on what other processes hold, where PyTorch's message allows to tell."""
+    total, free, mine = (failure.value(n) for n in ("capacity_bytes", "free_bytes", "process_bytes"))
+    if total is None or free is None or mine is None or total - free - mine < _OTHERS:
+        return ""
+    return f"; other processes on the device hold about {bytes_text(round(total - free - mine))}"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,65 @@
+"""Why figures disagree: a setting stated otherwise, a version's rule, a drafter, others on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvplan.observe.observed import Observed
+from kvplan.verbs.verify_check import FLAGS, PARTS, STATED, Check
+from kvplan.verbs.verify_deployment import Case
+from kvplan.verbs.verify_engines import agrees_with, trial_of
+from kvplan.verbs.verify_memory import memory_reasons
+from kvplan.verbs.verify_outcome import Compared, explained
+from kvplan.verbs.verify_tries import implied, tries
+
+_NOT_CAPACITY = ("fits", "accelerator_bytes", "weight_bytes")
+
+
+def reasons(case: Case, compared: Compared, rows: Sequence[Check]) -> list[dict[str, Any]]:
+    """What can be said of every row that disagrees, the surest first."""
+    bad = [row for row in rows if not row.agrees]
+    found = list(compared.explanations)
+    held = [row.name for row in bad if _of_capacity(row, case.observed)]
+    wrong = [row for row in bad if row.basis == STATED]
+    if held or wrong:
+        found += _capacity(case, held, wrong)
+    return [*found, *memory_reasons(case, compared, [row for row in bad if row.basis in (FLAGS, PARTS)])]
+
+
+def _of_capacity(row: Check, o: Observed) -> bool:
+    """Whether a row says how the engine lays its cache out, rather than how much memory it finds."""
+    if row.basis in (STATED, PARTS) or row.name in _NOT_CAPACITY:
+        return False
+    if row.basis != FLAGS:
+        return True
+    return o.engine == "llama.cpp" and not row.name.startswith(("compute_bytes", "weight_bytes"))
+
+
+def _capacity(case: Case, held: list[str], wrong: list[Check]) -> list[dict[str, Any]]:
+    """The layout: settings stated otherwise than the log shows, then what was tried."""
+    found = [
+        explained(
+            [row.name],
+            f"the plan has {_option(row.name)} {row.predicted}, the log {row.reported}",
+            _option(row.name),
+            row.reported,
+        )
+        for row in wrong
+    ]
+    if wrong and held:
+        logged = case.as_logged
+        d = trial_of(logged)()
+        if d is not None and agrees_with(logged)(d):
+            settings = ", ".join(_option(row.name) for row in wrong)
+            return [*found, explained(held, f"with the log's own {settings} these are as printed")]
+    if not held:
+        return found
+    tried = tries(case)
+    found += [explained(held, one.says, _option(one.flag), one.value) for one in tried]
+    says = "" if tried else implied(case)
+    return [*found, explained(held, says)] if says else found
+
+
+def _option(name: str) -> str:
+    return "MODEL" if name == "model" else f"--{name.replace('_', '-')}"
