@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvplan.verbs.simulate import simulate
     from kvplan.verbs.size import size
     from kvplan.verbs.timeline import timeline
+    from kvplan.verbs.verify import verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "simulate",
     "size",
     "timeline",
+    "verify",
 ]
 
 

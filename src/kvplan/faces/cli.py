@@ -18,6 +18,7 @@ from kvplan.faces import (
     recommend_command,
     simulate_command,
     usage,
+    verify_command,
 )
 from kvplan.faces.engine_options import takes_engine_flags
 
@@ -174,6 +175,7 @@ app.command()(latency_command.latency)
 app.command()(simulate_command.simulate)
 app.command()(levers_command.levers)
 app.command()(recommend_command.recommend)
+app.command()(verify_command.verify)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from kvplan.faces import (
     levers_report,
     recommend_report,
     simulate_report,
+    verify_report,
 )
 from kvplan.faces.table import Row, console, lines
 from kvplan.units import bytes_text, count_text, counted, decimal_text, seconds_text
@@ -310,4 +311,5 @@ _REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {
     "simulate": simulate_report.simulate,
     "recommend": recommend_report.recommend,
     "compare": compare_report.compare,
+    "verify": verify_report.verify,
 }

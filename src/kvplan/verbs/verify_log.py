@@ -43,8 +43,8 @@ def from_log(
     failure = failure_answer(case, found)
     if not rows and failure is None:
         raise BadInput(
-            f"--log: {shown(read.name)} states no figure that can be compared; give the log from the engine's "
-            "start until it has sized its cache"
+            f"--log: {shown(read.name)} states no figure that can be compared; give the log from the "
+            "engine's start until it has sized its cache"
         )
     why = reasons(case, found, rows)
     return Outcome(
@@ -83,20 +83,15 @@ def settled(case: Case) -> Case:
 
 def _fits(read: LogRead, o: Observed, found: Compared) -> Check | None:
     """Whether it starts, as planned and as it was."""
-    failed = o.failure is not None and o.failure.when == "start-up"
-    if failed and o.failure is not None and o.failure.kind in NOT_MEMORY:
+    failed = o.failure.kind if o.failure is not None and o.failure.when == "start-up" else None
+    if failed in NOT_MEMORY or (failed is None and not read.startup.complete):
         return None
-    if not failed and not read.startup.complete:
-        return None
-    by_pool = o.engine in ("vllm", "tensorrt-llm") and (
-        not failed or (o.failure is not None and o.failure.kind == "one_request_too_long")
-    )
-    d = found.measured if by_pool else found.planned
-    predicted = _starts(d)
+    by_pool = o.engine in ("vllm", "tensorrt-llm") and failed in (None, "one_request_too_long")
+    predicted = _starts(found.measured if by_pool else found.planned)
     if predicted is None:
         return None
     basis = MEASURED if by_pool else FLAGS
-    return Check("fits", predicted, not failed, "", predicted is not failed, basis, _FITS)
+    return Check("fits", predicted, failed is None, "", predicted is (failed is None), basis, _FITS)
 
 
 def _starts(d: Deployment | None) -> bool | None:
