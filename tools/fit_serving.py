@@ -24,6 +24,7 @@ from serving_rows import DATA, Row, is_timed, predicted, read_rows
 from spreads import interval, ratios
 
 from kvplan.facts import efficiency, store
+from kvplan.facts.efficiency import over_a_bus
 from kvplan.facts.kernels import generation, kernel_format, link_bytes_per_second
 
 OUT = DATA.parents[1] / "src" / "kvplan" / "facts" / "efficiency" / "serving.json"
@@ -41,6 +42,7 @@ def levels(row: Row) -> dict[str, list[tuple[Key, float]]]:
     clock, engine, accelerator = case.clock, case.clock.engine, case.clock.accelerator.key
     timed = 0 if is_timed(case.engine, accelerator) and not engine.endswith("@0") else 1
     family = generation(accelerator)
+    shared = link_bytes_per_second(clock.accelerator, max(2, clock.ops.ranks.tp))[1]
     names = {
         "all": "all",
         "engine": engine,
@@ -48,9 +50,8 @@ def levels(row: Row) -> dict[str, list[tuple[Key, float]]]:
         "accelerator": f"{engine} {family} {accelerator}",
         "format": f"{engine} as {_narrow(row)}",
         "version": f"{engine} {clock.version}" if clock.version else "",
-        "bus": "shared bus"
-        if link_bytes_per_second(clock.accelerator, max(2, clock.ops.ranks.tp))[1]
-        else "",
+        "bus": "shared bus" if shared else "",
+        "host": over_a_bus(engine, accelerator) if shared else "",
     }
     found = {}
     for quantity, entry in {**STEP, **FRONT}.items():

@@ -2,7 +2,7 @@
 
 `efficiency/serving.json` is written by tools/fit_serving.py. A quantity is its base times the factors of
 every level that knows the deployment: the engine, the engine on a generation or an accelerator, the
-engine with a weight format, and links over a shared bus.
+engine with a weight format, and links over a shared bus, which differ by the host.
 """
 
 from __future__ import annotations
@@ -69,7 +69,12 @@ def _keys(engine: str, accelerator: str, format: str, *, shared: bool) -> list[s
         f"{engine} {generation(accelerator)} {accelerator}",
     ]
     keys += [f"{engine} as {format}"] if format else []
-    return [*keys, "shared bus"] if shared else keys
+    return [*keys, "shared bus", over_a_bus(engine, accelerator)] if shared else keys
+
+
+def over_a_bus(engine: str, accelerator: str) -> str:
+    """The key of an accelerator's links over a shared bus, as that engine reaches them."""
+    return f"{engine} {accelerator} over a shared bus"
 
 
 def fitted_version(quantity: str, engine: str, version: str | None) -> float:
