@@ -10,16 +10,29 @@ from kvplan.verbs.answer import Answer
 from kvplan.verbs.deploy import Size
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.verify_log import from_log
-from kvplan.verbs.verify_outcome import Outcome, answer_of
+from kvplan.verbs.verify_outcome import answer_of
+from kvplan.verbs.verify_server import ASKED, asking_of, from_url
 
-# Each source of figures: takes what was given for it, the model, kvplan's words and the engine's flags.
-_SOURCES: dict[str, Callable[..., Outcome]] = {"log": from_log}
+_NOT_OF_LOG = "is for a server; a log is read, not asked"
 
 
 def verify(
     model: ModelLike | None = None,
     *,
     log: Any = None,
+    url: str | None = None,
+    header: str | list[str] | None = None,
+    timeout: str | float | None = None,
+    watch: str | float | None = None,
+    served: str | None = None,
+    probe: bool | None = None,
+    probe_concurrency: str | list[int] | None = None,
+    probe_requests: int | None = None,
+    probe_rate: float | None = None,
+    probe_seconds: str | float | None = None,
+    prompt_tokens: int | None = None,
+    output_tokens: int | None = None,
+    report: Callable[[str], None] | None = None,
     gpu: str | None = None,
     engine: str | None = None,
     engine_version: str | None = None,
@@ -41,16 +54,32 @@ def verify(
     command: str | None = None,
     **flags: Any,
 ) -> Answer:
-    """Every figure that a start-up log states beside the one predicted, with its error and tolerance.
+    """Every figure that a log or a server states beside the one predicted, with its error and tolerance.
 
-    `log` is a path, `-` for standard input, or an open file. Model, version, accelerator and settings are the
-    log's own; what is given besides is taken first, and where the log shows otherwise that is a check which
-    disagrees. Returns the contract's `verify` document, with what explains each disagreement, what to change
+    `log` is a path, `-` for standard input, or an open file; `url` the address of a running server, asked for
+    its metrics and settings with `header` ("Name: value", "@FILE"), each page for at most `timeout`; with
+    `watch` it is asked twice, so long apart. With `probe` a short load is sent to it and nowhere else, of
+    which `report` is told before. Model, version, accelerator and settings are the source's own; what is
+    given besides is taken first, and where the source shows otherwise that is a check which disagrees.
+    Returns the contract's `verify` document, with what explains each disagreement, what to change
     in the plan, and of a failed start what was needed, what was there and what fixes it. Raises BadInput for
-    a log that cannot be read or whose model is not known.
+    a source that cannot be read or whose model is not known, Unreachable for a server that does not answer.
     """
-    given = {"log": log}
+    given = {"log": log, "url": url}
     source = _one_of(given)
+    asked = {
+        "header": header,
+        "timeout": timeout,
+        "watch": watch,
+        "served": served,
+        "probe": probe,
+        "probe_concurrency": probe_concurrency,
+        "probe_requests": probe_requests,
+        "probe_rate": probe_rate,
+        "probe_seconds": probe_seconds,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+    }
     words = {
         "gpu": gpu,
         "engine": engine,
@@ -72,7 +101,19 @@ def verify(
         "graph_memory": graph_memory,
         "command": command,
     }
-    return answer_of(_SOURCES[source](given[source], model, words, flags))
+    if source == "log":
+        _refuse(asked, _NOT_OF_LOG)
+        return answer_of(from_log(log, model, words, flags))
+    if not probe:
+        _refuse({name: asked[name] for name in ASKED["probe"]}, "says what --probe sends; give that too")
+    return answer_of(from_url(url, model, words, flags, asking_of(asked, report)))
+
+
+def _refuse(asked: dict[str, Any], why: str) -> None:
+    """Raise BadInput for an option that the source has no use for."""
+    found = next((name for name, value in asked.items() if value not in (None, "", False)), None)
+    if found is not None:
+        raise BadInput(f"--{found.replace('_', '-')}: {why}")
 
 
 def _one_of(given: dict[str, Any]) -> str:

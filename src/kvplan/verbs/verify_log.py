@@ -49,10 +49,10 @@ def from_log(
     why = reasons(case, found, rows)
     return Outcome(
         source=_source(read),
-        observed=_observed(o, found),
+        observed=observed_document(o, found),
         checks=rows,
         explanations=why,
-        changes=_changes(why),
+        changes=changes_of(why),
         failure=failure,
         deployment=found.measured or found.planned,
         notes=_notes(read, o, case, found, unseen),
@@ -115,7 +115,7 @@ def _source(read: LogRead) -> dict[str, Any]:
     }
 
 
-def _observed(o: Observed, found: Compared) -> dict[str, Any]:
+def observed_document(o: Observed, found: Compared) -> dict[str, Any]:
     """What was read, in bytes and counts, as the log has it."""
     d = found.measured or found.planned
     return {
@@ -139,7 +139,7 @@ def _number(value: float) -> int | float:
     return round(value) if value == round(value) or abs(value) >= 1e6 else value
 
 
-def _changes(why: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def changes_of(why: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What to put into the plan, each flag once."""
     found: dict[str, dict[str, Any]] = {}
     for one in why:
