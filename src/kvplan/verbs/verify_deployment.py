@@ -246,10 +246,11 @@ class Case:
     observed: Observed
     given: Given
     at: Placed
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def deployment(self, pool: int | None = None, **changed: Any) -> Deployment:
         """The deployment, with a pool as the bytes given to the cache, and words or flags replaced."""
-        return deployment_of(self.observed, self.given, self.at, pool, **changed)
+        return deployment_of(self.observed, self.given, self.at, pool, **{**self.overrides, **changed})
 
     def attempt(self, pool: int | None = None, **changed: Any) -> Deployment | None:
         """The same, or None where it cannot be planned for."""
@@ -262,10 +263,14 @@ class Case:
         """The deployment from the device and the flags alone, or why there is none."""
         if self.states_pool:
             return None, []
+        return self.made(None, "nothing is predicted from the device and the flags")
+
+    def made(self, pool: int | None, otherwise: str) -> tuple[Deployment | None, list[str]]:
+        """The deployment, or a sentence on why there is none."""
         try:
-            return self.deployment(), []
+            return self.deployment(pool), []
         except KvplanError as error:
-            return None, [f"nothing is predicted from the device and the flags: {error}"]
+            return None, [f"{otherwise}: {error}"]
 
     @property
     def states_pool(self) -> bool:

@@ -17,7 +17,7 @@ from kvplan.verbs.deploy import with_flags, with_quantization
 from kvplan.verbs.verify_deployment import Case
 from kvplan.verbs.verify_outcome import Compared
 from kvplan.verbs.verify_vllm import pool_said, requested_of, share_of
-from kvplan.verbs.ways import holds, ways_back
+from kvplan.verbs.ways import holds, more_ranks, ways_back
 
 _SHARES = {
     "vllm": "gpu_memory_utilization",
@@ -81,8 +81,7 @@ def ways(at: Failed, d: Deployment | None = None, weights: bool = False) -> list
         return []
     rows = ways_back(base, 1)
     if planned is not None and base is not planned:
-        more = [r for r in ways_back(planned, 1) if r["flag"] == "--tp"]
-        rows = [r for r in rows if r["flag"] != "--tp"] + more
+        rows = [*(r for r in rows if r["flag"] != "--tp"), *more_ranks(planned, 1)]
     return [*_narrower_weights(planned), *rows] if weights else rows
 
 

@@ -40,13 +40,12 @@ def from_log(
     stated, unseen = stated_checks(case, found.measured or found.planned)
     fits = _fits(read, o, found)
     rows = [*found.checks, *([fits] if fits is not None else []), *stated]
-    failure = failure_answer(case, found)
-    if not rows and failure is None:
-        raise BadInput(
-            f"--log: {shown(read.name)} states no figure that can be compared; give the log from the "
-            "engine's start until it has sized its cache"
-        )
-    why = reasons(case, found, rows)
+    if not rows and o.failure is None:
+        why_not = "; ".join(found.notes) or "give the log from the engine's start until its cache is sized"
+        raise BadInput(f"--log: {shown(read.name)}: no figure can be compared; {why_not}")
+    why, changed = reasons(case, found, rows)
+    likely = replace(case, overrides=changed) if changed else case
+    failure = failure_answer(likely, compared(likely) if changed else found)
     return Outcome(
         source=_source(read),
         observed=observed_document(o, found),

@@ -25,6 +25,7 @@ _WEIGHTS_WHY = "of the logged weights compared, six in seven are within 2 % (doc
 _PARTS_WHY = "between the ends of what start-up logs showed"
 _POOL_WHY = "its interval holds 85 % of the logs compared (docs/agreement.md)"
 _SMALLER = 0.03  # ranks' pools in logs that print all differ by up to 2 %
+_GROWING = ("kv_tokens", "estimated_max_model_len", "max_concurrency")
 _UNITS = {"num_blocks": "block", "max_concurrency": "×", "needed_kv_bytes": "B"}
 
 
@@ -32,7 +33,8 @@ def compared(case: Case) -> Compared:
     """What the pool that was printed holds, the pool from the flags, and whether the printed parts add up."""
     o = case.observed
     planned, notes = (None, []) if o.platform == "cpu" else case.planned()
-    measured = case.attempt(_given_pool(case, planned))
+    measured, why_not = case.made(_given_pool(case, planned), "the pool's capacity is not predicted")
+    notes += [] if measured is None and planned is not None else why_not
     rows, why = [], []
     if measured is not None:
         held, smaller = capacity_checks(o, measured)
@@ -100,10 +102,16 @@ def matching_pool(d: Deployment, said: dict[str, Said], low: int, high: int) -> 
     if blocks is not None:
         pool = int(blocks.value) * block
         return pool if low - block < pool <= high and alike(capacity_of(d, pool, bare), said) else None
-    main = next((n for n in ("kv_tokens", "estimated_max_model_len", "max_concurrency") if n in said), None)
-    if main is None:
+    main = next((n for n in _GROWING if n in said), None)
+    if main is None or not _reaches(d, main, said[main], (low, high)):
         return None
     return _bisected(d, said, main, (-(-low // block), high // block), block)
+
+
+def _reaches(d: Deployment, main: str, said: Said, pools: tuple[int, int]) -> bool:
+    """Whether a figure that grows with the pool can be what was printed between two pools."""
+    least, most = (printed(capacity_of(d, pool, bare))[main] for pool in pools)
+    return most is not None and most >= said.low and (least is None or least <= said.high)
 
 
 def _bisected(

@@ -16,15 +16,20 @@ from kvplan.verbs.verify_tries import implied, tries
 _NOT_CAPACITY = ("fits", "accelerator_bytes", "weight_bytes")
 
 
-def reasons(case: Case, compared: Compared, rows: Sequence[Check]) -> list[dict[str, Any]]:
-    """What can be said of every row that disagrees, the surest first."""
+def reasons(
+    case: Case, compared: Compared, rows: Sequence[Check]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What can be said of every row that disagrees, the surest first; and a change that explains them."""
     bad = [row for row in rows if not row.agrees]
     found = list(compared.explanations)
     held = [row.name for row in bad if _of_capacity(row, case.observed)]
     wrong = [row for row in bad if row.basis == STATED]
+    changed: dict[str, Any] = {}
     if held or wrong:
-        found += _capacity(case, held, wrong)
-    return [*found, *memory_reasons(case, compared, [row for row in bad if row.basis in (FLAGS, PARTS)])]
+        said, changed = _capacity(case, held, wrong)
+        found += said
+    memory = memory_reasons(case, compared, [row for row in bad if row.basis in (FLAGS, PARTS)])
+    return [*found, *memory], changed
 
 
 def _of_capacity(row: Check, o: Observed) -> bool:
@@ -36,7 +41,7 @@ def _of_capacity(row: Check, o: Observed) -> bool:
     return o.engine == "llama.cpp" and not row.name.startswith(("compute_bytes", "weight_bytes"))
 
 
-def _capacity(case: Case, held: list[str], wrong: list[Check]) -> list[dict[str, Any]]:
+def _capacity(case: Case, held: list[str], wrong: list[Check]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The layout: settings stated otherwise than the log shows, then what was tried."""
     found = [
         explained(
@@ -52,13 +57,15 @@ def _capacity(case: Case, held: list[str], wrong: list[Check]) -> list[dict[str,
         d = trial_of(logged)()
         if d is not None and agrees_with(logged)(d):
             settings = ", ".join(_option(row.name) for row in wrong)
-            return [*found, explained(held, f"with the log's own {settings} these are as printed")]
+            return [*found, explained(held, f"with the log's own {settings} these are as printed")], {}
     if not held:
-        return found
+        return found, {}
     tried = tries(case)
     found += [explained(held, one.says, _option(one.flag), one.value) for one in tried]
     says = "" if tried else implied(case)
-    return [*found, explained(held, says)] if says else found
+    if says:
+        found.append(explained(held, says))
+    return found, tried[0].changed if tried else {}
 
 
 def _option(name: str) -> str:

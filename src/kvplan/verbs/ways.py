@@ -39,7 +39,7 @@ def ways_back(d: Deployment, batch: int) -> list[dict[str, Any]]:
 
     A row: `change` (flag and value, empty where no value is enough), `fits`, `note`.
     """
-    kinds = (_shorter, _share, _narrower, _on_host, _more_ranks)
+    kinds = (_shorter, _share, _narrower, _on_host, more_ranks)
     return [row for kind in kinds for row in kind(d, batch)]
 
 
@@ -79,15 +79,33 @@ def _largest(enough: Callable[[int], bool], most: int) -> int | None:
     return low
 
 
+def _least(enough: Callable[[int], bool], most: int) -> int | None:
+    """The least count that is enough, by bisection: where one is, every larger one is."""
+    if not enough(most):
+        return None
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return low
+
+
 def _share(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
     flag = _SHARES.get(d.setup.engine)
     if flag is None or d.memory_bytes is None or "kv_pool_bytes" in d.measured:
         return
     shares = [n / 100 for n in range(1, round(MOST_UTILIZATION * 100) + 1)]
-    note = "the least share that is enough"
+
+    def enough(count: int) -> bool:
+        return _tried(batch, partial(with_flags, d, **{flag: shares[count - 1]}))
+
     if d.in_use_bytes:
-        shares, note = shares[::-1], "the largest share that starts beside what is in use"
-    found = next((x for x in shares if _tried(batch, partial(with_flags, d, **{flag: x}))), None)
+        note = "the largest share that starts beside what is in use"
+        found = next((shares[n - 1] for n in range(len(shares), 0, -1) if enough(n)), None)
+    else:
+        note = "the least share that is enough"
+        least = _least(enough, len(shares))
+        found = None if least is None else shares[least - 1]
     missed = "at no share" if d.in_use_bytes else f"not even at {MOST_UTILIZATION}"
     yield _row(f"--{flag.replace('_', '-')}", found, note if found else missed)
 
@@ -121,7 +139,8 @@ def _on_host(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
     yield _row(f"--{found.flag.replace('_', '-')}", found.surely, note)
 
 
-def _more_ranks(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+def more_ranks(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+    """The fewest tensor-parallel ranks, in powers of two, that hold it."""
     if d.setup.engine in CONTEXT_DECIDES:
         return
     for power in range(math.ceil(math.log2(_MOST_TP)) + 1):
