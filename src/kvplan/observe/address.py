@@ -13,7 +13,10 @@ from kvplan.observe.secrets import MASK, redacted
 
 _SECRET_NAME = re.compile(r"token|key|sig|secret|pass|pwd|cred|auth|bearer|session", re.IGNORECASE)
 _LEAST = 4  # letters of a secret that is looked for where it may be echoed
-_PAGES = ("/metrics", "/prometheus/metrics", "/v1", "/v1/models", "/v1/completions", "/v1/chat/completions")
+_PAGES = (
+    "/metrics", "/prometheus/metrics", "/v1", "/v1/models", "/v1/completions", "/v1/chat/completions",
+    "/api/v1", "/api/v1/query", "/api/v1/query_range", "/graph", "/query",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

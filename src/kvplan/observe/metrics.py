@@ -197,7 +197,7 @@ def _histogram(samples: Sequence[Sample]) -> Histogram | None:
         buckets, sums = series.setdefault(tuple(sorted(rest.items())), ({}, []))
         if sample.name.endswith("_sum"):
             sums.append(sample.value)
-        elif sample.name.endswith("_bucket") and (bound := _bound(sample.labels.get("le"))) is not None:
+        elif sample.name.endswith("_bucket") and (bound := bound_of(sample.labels.get("le"))) is not None:
             buckets[bound] = max(buckets.get(bound, 0.0), sample.value)
         elif sample.name.endswith("_count"):
             buckets[math.inf] = max(buckets.get(math.inf, 0.0), sample.value)
@@ -205,7 +205,8 @@ def _histogram(samples: Sequence[Sample]) -> Histogram | None:
     return added(h for h in found if h is not None)
 
 
-def _bound(text: str | None) -> float | None:
+def bound_of(text: str | None) -> float | None:
+    """A bucket's upper bound, as its label has it; None for what is no number."""
     try:
         value = float(text or "")
     except ValueError:

@@ -20,7 +20,7 @@ class Traffic:
     """
 
     reading: Reading
-    requests: float
+    requests: float | None
     seconds: float | None = None
     prompt_tokens: float | None = None
     output_tokens: float | None = None
@@ -50,7 +50,7 @@ class Traffic:
             "kv_usage": gauges.get("usage"),
             "requests": self.requests,
             "seconds": self.seconds,
-            "requests_per_second": self.requests / self.seconds if self.seconds else None,
+            "requests_per_second": _over(self.requests, self.seconds),
             "preemptions": r.counters.get("preemptions"),
             "prefix_hit_rate": self.prefix_hit_share,
             "mean_batch": self.batch,
@@ -74,16 +74,20 @@ def traffic_of(reading: Reading, seconds: float | None = None) -> Traffic:
     )
 
 
-def _requests(reading: Reading) -> float:
-    """How many ended: counted, else as many as have a length or a time."""
+def _over(amount: float | None, seconds: float | None) -> float | None:
+    return amount / seconds if amount is not None and seconds else None
+
+
+def _requests(reading: Reading) -> float | None:
+    """How many ended: counted, else as many as have a length or a time; None where nothing counts them."""
     counted = reading.counters.get("requests")
     if counted is not None:
         return counted
     known = (reading.histograms.get(name) for name in (*LENGTHS, *TIMES))
-    return next((h.count for h in known if h is not None), 0.0)
+    return next((h.count for h in known if h is not None), None)
 
 
-def _length(reading: Reading, name: str, requests: float) -> float | None:
+def _length(reading: Reading, name: str, requests: float | None) -> float | None:
     """The mean length: of the histogram, which is exact, else tokens over requests."""
     found = reading.histograms.get(name)
     if found is not None and found.mean is not None:

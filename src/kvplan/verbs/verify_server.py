@@ -96,12 +96,12 @@ def _traffic(client: Client, server: Server, asking: Asking) -> Traffic | None:
     return traffic_of(server.reading) if server.reading is not None else None
 
 
-def without_secrets(secrets: Secrets, work: Callable[[], Outcome]) -> Outcome:
+def without_secrets(secrets: Secrets, work: Callable[[], Outcome], flag: str = "--url") -> Outcome:
     """The outcome, and every error, with each credential masked that a server may have repeated."""
     try:
         outcome = work()
     except KvplanError as error:
-        raise type(error)(in_server_words(secrets.masked(str(error)))) from None
+        raise type(error)(in_server_words(secrets.masked(str(error)), flag)) from None
 
     def plain(tree: Any) -> Any:
         return _worded(secrets.out_of(tree))
@@ -131,11 +131,10 @@ def _worded(tree: Any) -> Any:
     return in_server_words(tree) if isinstance(tree, str) else tree
 
 
-def in_server_words(text: str) -> str:
+def in_server_words(text: str, flag: str = "--url") -> str:
     """What is said of a log, said of a server: both are read into the same record."""
-    return re.sub(r"\bthe log\b", "the server", re.sub(r"\ba log\b", "a server", text)).replace(
-        "--log:", "--url:"
-    )
+    plain = re.sub(r"\bthe log\b", "the server", re.sub(r"\ba log\b", "a server", text))
+    return plain.replace("--log:", f"{flag}:")
 
 
 def outcome_of(
@@ -153,7 +152,7 @@ def outcome_of(
     d = got.measured or got.planned
     timed = traffic_times(traffic, got.planned or d) if traffic is not None else Timed()
     rows = [*got.checks, *_file_checks(o, d), *stated, *timed.checks]
-    why = reasons(case, got, rows)
+    why, _ = reasons(case, got, rows)
     document = observed_document(o, got)
     if traffic is not None:
         document["traffic"] = {**traffic.document(), "predicted_for": timed.load}

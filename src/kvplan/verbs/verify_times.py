@@ -44,6 +44,8 @@ class Measured:
 
 def traffic_times(traffic: Traffic, d: Deployment | None) -> Timed:
     """The means of what a server's histograms hold, beside those predicted."""
+    if traffic.requests is None:
+        return Timed(notes=["the server counts no requests: its times are not predicted; --probe measures"])
     if not traffic.requests or not any(traffic.mean(name) for name in _NAMES):
         return Timed(notes=["no request has ended yet: no times to compare"])
     if traffic.prompt_tokens is None or traffic.output_tokens is None:
