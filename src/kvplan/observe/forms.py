@@ -19,9 +19,10 @@ FILES = ("vllm", "sglang", "tensorrt_llm", "llama_cpp", "any")
 ANY = "any"
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _NUMBERS = ("size", "count", "number")
+_WHOLE = r"-?(?:\d{1,3}(?:,\d{3}){1,5}(?!\d)|\d{1,18})"  # with or without commas between thousands
 _GROUPS = {
-    "size": r"-?\d[\d,]{0,17}(?:\.\d{1,12})?",
-    "count": r"-?\d[\d,]{0,17}",
+    "size": _WHOLE + r"(?:\.\d{1,12})?",
+    "count": _WHOLE,
     "number": r"-?\d{1,12}(?:\.\d{1,20})?(?:e-?\d{1,3})?",
     "word": r"[^\s,;()\[\]{}\"'=]{1,300}",
     "text": r".{0,2000}?",

@@ -1,5 +1,7 @@
 """Arguments as Python prints them: a dict, a call such as `ServerArgs(tp_size=1, …)`, or `name=value` pairs.
 
+Pairs are divided by commas, or by spaces as pydantic prints a model.
+
 Nothing is evaluated but literals; what is no literal (an enum, an object) stays text. Text that ends in the
 middle gives what stands before.
 """
@@ -14,6 +16,7 @@ from typing import Any
 _OPEN, _CLOSE = "([{<", ")]}>"
 _CALL = re.compile(r"\s*[A-Za-z_][\w.]{0,100}\(")
 _NAME = re.compile(r"\s*(?:'([^']{1,200})'|\"([^\"]{1,200})\"|([A-Za-z_]\w{0,200}))\s*[:=]\s*(.*)", re.DOTALL)
+_PAIR = re.compile(r"[A-Za-z_]\w{0,100}=")
 _MOST = 1 << 18
 _MOST_LITERAL = 1 << 14
 _MOST_DEEP = 40
@@ -58,8 +61,8 @@ def _depth(text: str) -> int:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """What commas divide at the outermost level; ends where the outermost bracket closes."""
-    depth, start, quote, skip = 0, 0, "", False
+    """What commas, or spaces before names, divide at the outermost level; ends where its bracket closes."""
+    depth, start, quote, skip, divider = 0, 0, "", False, ""
     for i, c in enumerate(text):
         if skip:
             skip = False
@@ -75,7 +78,8 @@ def _parts(text: str) -> Iterator[str]:
                 yield text[start:i]
                 return
             depth = max(0, depth - 1)
-        elif c == "," and depth == 0:
+        elif depth == 0 and (c == "," or (c == " " and _PAIR.match(text, i + 1))) and divider in ("", c):
+            divider = c
             yield text[start:i]
             start = i + 1
     if not quote:

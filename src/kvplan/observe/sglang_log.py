@@ -88,6 +88,8 @@ def _figures(startup: StartUp, rank: Rank | None) -> dict[str, Said]:
     tokens = list(startup.ranks("kv_tokens").values())
     if tokens:
         found["kv_tokens"] = min(tokens, key=lambda said: said.value)
+    elif "full_layer_tokens" in found:
+        found["kv_tokens"] = found["full_layer_tokens"]
     elif pools := _pools(startup, rank):
         found["kv_tokens"] = pools[0].figures["pool_tokens"]
     context = startup.figure("context_length")

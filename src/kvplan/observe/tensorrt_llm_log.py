@@ -20,7 +20,7 @@ _PLAIN = (
     "available_bytes", "adjusted_seq_len", "engine_file_bytes", "execution_context_bytes",
     "runtime_buffer_bytes", "decoder_bytes", "engine_context_bytes",
 )  # fmt: skip
-_FLAGS = ("max_num_tokens", "max_batch_size", "tokens_per_block", "free_gpu_memory_fraction")
+_FLAGS = ("max_seq_len", "max_num_tokens", "max_batch_size", "tokens_per_block", "free_gpu_memory_fraction")
 _CACHE = (
     "tokens_per_block", "free_gpu_memory_fraction", "max_tokens", "max_attention_window", "host_cache_size",
     "max_gpu_total_bytes",
@@ -44,6 +44,9 @@ def observed(startup: StartUp) -> Observed:
         said = startup.figure(name)
         if said is not None and name not in found.flags:
             found.flags[name] = said.value if name.endswith("fraction") else int(said.value)
+    lowered = startup.figure("adjusted_seq_len")
+    if lowered is not None and lowered.value >= 1:
+        found.flags["max_seq_len"] = int(lowered.value)
     ranks = {hit.rank.tp for hit in startup.hits if hit.rank.tp is not None}
     if "tp" not in found.split and len(ranks) > 1:
         found.split["tp"] = max(ranks) + 1

@@ -100,6 +100,8 @@ def _alike(
         yours = schemes.method_name(str(value))
         own = (theirs.model.quantization or {}).get("quant_method") if theirs is not None else None
         return yours, schemes.method_name(str(shown or own or "none"))
+    if name == "max_seq_len" and shown == value + 1:
+        return value, value  # TensorRT-LLM prints one more than was asked for
     if isinstance(value, Mapping) and isinstance(shown, Mapping):
         return dict(value), {key: shown.get(key) for key in value}
     if name in ("flash_attn", "cache_type_k", "cache_type_v") or isinstance(value, str):

@@ -26,7 +26,7 @@ def reasons(
     wrong = [row for row in bad if row.basis == STATED]
     changed: dict[str, Any] = {}
     if held or wrong:
-        said, changed = _capacity(case, held, wrong)
+        said, changed = _capacity(case, bad, held, wrong)
         found += said
     memory = memory_reasons(case, compared, [row for row in bad if row.basis in (FLAGS, PARTS)])
     return [*found, *memory], changed
@@ -41,7 +41,9 @@ def _of_capacity(row: Check, o: Observed) -> bool:
     return o.engine == "llama.cpp" and not row.name.startswith(("compute_bytes", "weight_bytes"))
 
 
-def _capacity(case: Case, held: list[str], wrong: list[Check]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _capacity(
+    case: Case, rows: Sequence[Check], held: list[str], wrong: list[Check]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The layout: settings stated otherwise than the log shows, then what was tried."""
     found = [
         explained(
@@ -60,6 +62,10 @@ def _capacity(case: Case, held: list[str], wrong: list[Check]) -> tuple[list[dic
             return [*found, explained(held, f"with the log's own {settings} these are as printed")], {}
     if not held:
         return found, {}
+    draft = next((row for row in rows if row.name.startswith("draft") and row.predicted), None)
+    if draft is not None:
+        times = f"{draft.reported / draft.predicted:.3g} times the plan's"
+        return [*found, explained(held, f"the log does not describe the drafter: its cache is {times}")], {}
     tried = tries(case)
     found += [explained(held, one.says, _option(one.flag), one.value) for one in tried]
     says = "" if tried else implied(case)
