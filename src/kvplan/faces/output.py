@@ -14,7 +14,7 @@ from kvplan.faces import usage
 if TYPE_CHECKING:
     from kvplan.verbs.answer import Answer
 
-_FACE = ("as_json", "explain", "plot", "check", "cases", "markdown", "save")  # options of the face alone
+_FACE = ("as_json", "explain", "plot", "check", "cases", "markdown", "save", "launch")  # the face's own
 
 
 def given() -> set[str]:

@@ -171,6 +171,9 @@ def _plan(out: Console, answer: Answer, asked: dict[str, Any]) -> None:
     out.print(Text("launch", style="bold"))
     none = "none: it does not fit" if fit["capacity"]["fits"] is False else "none: there is no command for it"
     out.print(Text(f"  {answer['launch'] or none}"))
+    for name, content in answer["launch_files"].items():
+        out.print(Text(f"  {name}"))
+        out.print(Text("".join(f"    {line}\n" for line in content.splitlines()).rstrip()))
 
 
 def _capacity(out: Console, answer: Answer) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from kvplan.cost import cache
 from kvplan.cost.weights import step_compute
 from kvplan.engines.deployment import Deployment
-from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput
 from kvplan.figure import Leaf, bare, value_of
 from kvplan.units import bytes_text, count_text, seconds_text
@@ -17,12 +14,14 @@ from kvplan.verbs import fit as fitting
 from kvplan.verbs import series, size
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.asked import Asked, asked_of, at_once, refuse_later
-from kvplan.verbs.deploy import Size, with_flags
+from kvplan.verbs.deploy import Size
 from kvplan.verbs.described import described
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.latency import deployment_row, latency_part
-from kvplan.verbs.launch import launch_command, launch_notes
+from kvplan.verbs.launch import launch_notes
+from kvplan.verbs.launched import Start, launch_part
 from kvplan.verbs.levers import levers_part
+from kvplan.verbs.manifests import check_form
 from kvplan.verbs.phases import peaks
 from kvplan.verbs.timing import clock_of, policy_of
 from kvplan.verbs.verdict import sequences_of
@@ -60,19 +59,22 @@ def plan(
     acceptance: float | None = None,
     ttft: str | float | None = None,
     tpot: str | float | None = None,
+    launch_as: str | None = None,
     **flags: Any,
 ) -> Answer:
     """Memory, capacity, times of prefill and decode, what holds the deployment back, and its launch.
 
     The load is that of `latency`: its lengths, and one of `batch`, `concurrency` and `rate`; with either of
     the first two, that many sequences of prompt and output must fit. `ttft` and `tpot` are goals, `flags` the
-    engine's own settings, `command` a launch command.
+    engine's own settings, `command` a launch command. With `launch_as` (command, compose, kubernetes, yaml)
+    the document has `launch_text`, the launch in that form.
     Returns the contract's `plan` document: bytes, tokens and seconds; `latency` is that of the verb. What
     is not known is None. Raises BadInput or UnknownName for anything that cannot be used.
     """
     if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
         raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
     refuse_later(flags)
+    form = check_form(launch_as) if launch_as is not None else None
     wanted = at_once(batch, concurrency)
     words: dict[str, Any] = {
         "gpu": gpu,
@@ -93,8 +95,11 @@ def plan(
         "command": command,
     }
     d, read = described(model, words, flags, wanted)
-    said_dtype, scheme = (words[name] or read.named.get(name) for name in ("dtype", "quantization"))
-    whose = model if model not in (None, "") else read.model
+    start = Start(
+        model if model not in (None, "") else read.model,
+        words["dtype"] or read.named.get("dtype") or "auto",
+        words["quantization"] or read.named.get("quantization"),
+    )
     asked = asked_of(
         d,
         prompt_tokens=prompt_tokens,
@@ -114,21 +119,22 @@ def plan(
         fit = fitting.fit_part(d, wanted, leaf, asked.length)
         times = latency_part(d, asked, leaf)
         said = [*read.notes, *fit.pop("notes"), *times.pop("notes")]
+        held_back = _limits(d, fit, said, times, asked)
         return {
             "size": _size_part(d, leaf),
             "fit": fit,
             "latency": times,
             "contexts": _contexts(d, value_of(fit["memory"]["kv_pool_bytes"])),
-            "limits": [*_goals(times, asked), *_limits(d, fit, said, times, asked)],
+            "limits": [*_goals(times, asked), *held_back],
             "levers": levers_part(d, asked) if leaf is bare else [],
-            "launch": _launch(d, fit, whose, said_dtype or "auto", scheme),
+            **(launch_part(d, fit, start, form, held_back) if leaf is bare else {}),
             "load": asked.document(leaf),
             "deployment": deployment_row(d),
             "notes": [
                 *dict.fromkeys(said),
                 *size.weight_notes(d.model),
                 *size.uncrossed(d.model),
-                *launch_notes(d, scheme),
+                *launch_notes(d, start.quantization),
                 *_undrafted(d, asked),
             ],
         }
@@ -153,24 +159,6 @@ def _undrafted(d: Deployment, asked: Asked) -> list[str]:
     if not asked.drafts or d.setup.flags.get("speculative_config"):
         return []
     return ["times have drafted tokens and the launch names no drafter; add one, as in --speculative-config"]
-
-
-def _launch(
-    d: Deployment, fit: dict[str, Any], model: ModelLike | None, dtype: str, quantization: str | None
-) -> str:
-    """The command that starts it: with the longest length that fits, or none where nothing does."""
-    served = d.model.id
-    if isinstance(model, (str, os.PathLike)) and Path(model).exists():
-        served = str(model) if Path(model).is_dir() or str(model).endswith(".gguf") else "MODEL"
-    capacity, memory = fit["capacity"], fit["memory"]
-    longest = value_of(capacity["estimated_max_model_len"])
-    if not value_of(memory["kv_pool_bytes"]) or (value_of(memory["headroom_bytes"]) or 0) < 0:
-        return ""
-    if capacity["fits"] is None and d.setup.engine not in CONTEXT_DECIDES:
-        return ""  # the engine does not serve it
-    if capacity["fits"] is False and longest and longest < d.max_model_len and d.setup.engine == "vllm":
-        d = with_flags(d, max_model_len=longest)
-    return launch_command(d, served, dtype, quantization)
 
 
 def _size_part(d: Deployment, leaf: Leaf) -> dict[str, Any]:
