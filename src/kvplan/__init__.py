@@ -15,6 +15,7 @@ from kvplan.verbs.listing import accelerators, engines, models
 
 if TYPE_CHECKING:
     from kvplan.verbs.compare import compare
+    from kvplan.verbs.drill import drill
     from kvplan.verbs.fit import fit
     from kvplan.verbs.latency import latency
     from kvplan.verbs.levers import levers
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from kvplan.verbs.size import size
     from kvplan.verbs.timeline import timeline
     from kvplan.verbs.verify import verify
+    from kvplan.verbs.workload import workload
 
 __version__ = "0.1.0"
 __all__ = [
     "KvplanError",
     "accelerators",
     "compare",
+    "drill",
     "engines",
     "fit",
     "latency",
@@ -41,6 +44,7 @@ __all__ = [
     "size",
     "timeline",
     "verify",
+    "workload",
 ]
 
 

@@ -11,6 +11,7 @@ import typer
 import kvplan
 from kvplan.errors import BadInput, KvplanError, shown
 from kvplan.faces import (
+    drill_command,
     latency_command,
     launch_file,
     levers_command,
@@ -20,6 +21,7 @@ from kvplan.faces import (
     simulate_command,
     usage,
     verify_command,
+    workload_command,
 )
 from kvplan.faces.engine_options import takes_engine_flags
 
@@ -176,7 +178,9 @@ app.command()(latency_command.latency)
 app.command()(simulate_command.simulate)
 app.command()(levers_command.levers)
 app.command()(recommend_command.recommend)
+app.command()(drill_command.drill)
 app.command()(verify_command.verify)
+app.command()(workload_command.workload)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from kvplan.faces import (
     recommend_report,
     simulate_report,
     verify_report,
+    workload_report,
 )
 from kvplan.faces.table import Row, console, lines
 from kvplan.units import bytes_text, count_text, counted, decimal_text, seconds_text
@@ -315,4 +316,5 @@ _REPORTS: dict[str, Callable[[Console, Answer, dict[str, Any]], None]] = {
     "recommend": recommend_report.recommend,
     "compare": compare_report.compare,
     "verify": verify_report.verify,
+    "workload": workload_report.workload,
 }

@@ -42,6 +42,10 @@ def verify(
         ),
     ] = "",
     url: Annotated[str, asked("--url", "a running server, such as http://host:8000", "URL")] = "",
+    prometheus: Annotated[str, asked("--prometheus", "what it keeps of one: http://host:9090", "URL")] = "",
+    selector: Annotated[str, asked("--selector", 'which of its series: {job="vllm"}', "{…}")] = "",
+    since: Annotated[str, asked("--since", "how far it looks back; 24h else", "TIME")] = "",
+    step: Annotated[str, asked("--step", "of its steps; four scrapes or more else", "TIME")] = "",
     header: Annotated[
         list[str] | None, asked("--header", "'Name: value', or @FILE with such lines", "TEXT")
     ] = None,

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvplan.faces import verify_served
 from kvplan.faces import verify_words as words
 from kvplan.units import bytes_text
 from kvplan.verbs.answer import Answer
@@ -22,6 +23,7 @@ def verify(out: Console, answer: Answer, _asked: dict[str, Any]) -> None:
     out.print(Text(words.source(answer), style="dim"))
     agreed = "bold" if answer["agrees"] else "bold red"
     out.print(Text(words.verdict(answer), style=agreed))
+    verify_served.traffic(out, answer["observed"])
     for basis, rows in words.by_basis(answer["checks"]).items():
         out.print()
         out.print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvplan.units import bytes_text, count_text, counted
+from kvplan.units import bytes_text, count_text, counted, seconds_text
 from kvplan.verbs.answer import Answer
 
 COLUMNS = ("figure", "predicted", "reported", "error", "may be off", "")
@@ -66,6 +66,8 @@ def shown(value: Any, unit: str) -> str:
     if isinstance(value, (int, float)):
         if unit == "B":
             return bytes_text(round(value))
+        if unit == "s":
+            return seconds_text(value)
         return f"{value:,.2f}{unit}" if isinstance(value, float) else count_text(value)
     return str(value)
 

@@ -11,6 +11,7 @@ from kvplan.verbs.deploy import Size
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.verify_log import from_log
 from kvplan.verbs.verify_outcome import answer_of
+from kvplan.verbs.verify_prometheus import from_prometheus
 from kvplan.verbs.verify_server import ASKED, asking_of, from_url
 
 _NOT_OF_LOG = "is for a server; a log is read, not asked"
@@ -21,6 +22,10 @@ def verify(
     *,
     log: Any = None,
     url: str | None = None,
+    prometheus: str | None = None,
+    selector: str | None = None,
+    since: str | float | None = None,
+    step: str | float | None = None,
     header: str | list[str] | None = None,
     timeout: str | float | None = None,
     watch: str | float | None = None,
@@ -59,15 +64,19 @@ def verify(
     `log` is a path, `-` for standard input, or an open file; `url` the address of a running server, asked for
     its metrics and settings with `header` ("Name: value", "@FILE"), each page for at most `timeout`; with
     `watch` it is asked twice, so long apart. With `probe` a short load is sent to it and nowhere else, of
-    which `report` is told before. Model, version, accelerator and settings are the source's own; what is
+    which `report` is told before. `prometheus` is asked for the series that `selector` leaves of the time
+    `since` (24h), in steps of `step`. Model, version, accelerator and settings are the source's own; what is
     given besides is taken first, and where the source shows otherwise that is a check which disagrees.
     Returns the contract's `verify` document, with what explains each disagreement, what to change
     in the plan, and of a failed start what was needed, what was there and what fixes it. Raises BadInput for
     a source that cannot be read or whose model is not known, Unreachable for a server that does not answer.
     """
-    given = {"log": log, "url": url}
+    given = {"log": log, "url": url, "prometheus": prometheus}
     source = _one_of(given)
     asked = {
+        "selector": selector,
+        "since": since,
+        "step": step,
         "header": header,
         "timeout": timeout,
         "watch": watch,
@@ -104,6 +113,10 @@ def verify(
     if source == "log":
         _refuse(asked, _NOT_OF_LOG)
         return answer_of(from_log(log, model, words, flags))
+    if source == "prometheus":
+        _refuse({n: asked[n] for n in (*ASKED["url"], *ASKED["probe"])}, "is for --url, a server itself")
+        return answer_of(from_prometheus(prometheus, model, words, flags, asking_of(asked), asked))
+    _refuse({name: asked[name] for name in ASKED["prometheus"]}, "is for --prometheus")
     if not probe:
         _refuse({name: asked[name] for name in ASKED["probe"]}, "says what --probe sends; give that too")
     return answer_of(from_url(url, model, words, flags, asking_of(asked, report)))

@@ -36,7 +36,9 @@ ASKED = {
     "probe": (
         "probe_concurrency", "probe_requests", "probe_rate", "probe_seconds", "prompt_tokens",
         "output_tokens",
-    )
+    ),
+    "url": ("watch", "served", "probe"),
+    "prometheus": ("selector", "since", "step"),
 }  # fmt: skip
 _MOST_WATCHED = 3600.0
 
