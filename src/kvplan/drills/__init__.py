@@ -1,0 +1,1 @@
+"""Practice: decks of questions, answers as people type them, and what went wrong in one."""

@@ -1,0 +1,173 @@
+"""Grading what was typed: right, a slip that has a name, wrong, or nothing that can be read."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from kvplan.drills.question import LETTERS, Question
+from kvplan.drills.typed import LONGEST, Reading, readings
+
+RIGHT, SLIP, WRONG, UNREAD = "right", "slip", "wrong", "unread"
+_ASIDE = ("option", "answer", "choice", "its", "it", "is", "that", "thats", "this", "i", "think")
+_TRUE = {"t", "true", "yes", "y", "yep", "yeah", "right", "correct", "1", "agree", "so", "holds", "✓"}
+_FALSE = {"f", "false", "no", "n", "nope", "wrong", "incorrect", "0", "disagree", "untrue", "not", "✗"}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an answer is worth, and what is said of it; `slips` names what went wrong."""
+
+    status: str
+    says: str = ""
+    slips: tuple[str, ...] = ()
+    value: float | None = None
+
+
+def grade(question: Question, typed: str) -> Verdict:
+    """The verdict on an answer as it was typed."""
+    if question.kind == "truth":
+        return _truth(question, typed)
+    if question.kind == "choice":
+        return _choice(question, typed)
+    assert question.quantity is not None  # noqa: S101
+    scale = question.quantity.scale(question.value)
+    found = readings(typed, question.quantity, scale)
+    if isinstance(found, str):
+        return Verdict(UNREAD, found)
+    for reading in found:
+        if within(reading.value, question.value, question.tolerance):
+            return Verdict(RIGHT, _remark(question, reading, scale), value=reading.value)
+    slips = list(dict.fromkeys(s for reading in found for s in _slips(question, reading, typed)))
+    value = min((r.value for r in found), key=lambda v: _distance(v, question.value))
+    if slips:
+        return Verdict(SLIP, "; or ".join(says for _, says in slips[:2]), tuple(n for n, _ in slips), value)
+    return Verdict(WRONG, _how_far(value, question.value), value=value)
+
+
+def within(value: float, right: float, tolerance: float) -> bool:
+    """Whether a value is as near as the tolerance asks; an exact one only to the last digit shown."""
+    return abs(value - right) <= max(tolerance, 1e-9) * abs(right)
+
+
+def _distance(value: float, right: float) -> float:
+    return abs(value - right)
+
+
+def _remark(question: Question, reading: Reading, scale: float) -> str:
+    """What is worth saying of an answer that is right."""
+    if not reading.unit and scale != 1 and reading.meaning.factor == scale:
+        word = question.answer_text.rpartition(" ")[2]
+        return f"taken as {word}: write the unit"
+    if reading.meaning.base == 1000 and question.quantity and question.quantity.name == "bytes":
+        exact = within(reading.value, question.value, 0.004)
+        return "" if exact else "near enough; 1 GiB is 2^30 bytes, 1 GB is 10^9"
+    return ""
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    text = resources.files("kvplan.drills").joinpath("slips.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def slip_says(name: str) -> str:
+    """What is said of a slip of that name."""
+    return str(_table()[name])
+
+
+def _slips(question: Question, reading: Reading, typed: str) -> Iterator[tuple[str, str]]:
+    """Names of what may have gone wrong, the surest first."""
+    value, right, near = reading.value, question.value, max(question.tolerance / 2, 0.02)
+    other = _other_unit(reading)
+    if other is not None and within(other, right, near):
+        yield "gb_for_gib", slip_says("gb_for_gib").format(typed=" ".join(typed.split()))
+    for name, wrong in question.slips.items():
+        if within(value, wrong, near):
+            yield name, slip_says(name)
+    assert question.quantity is not None  # noqa: S101
+    for name, row in _table()["any"].get(question.quantity.name, {}).items():
+        if any(within(value, wrong, near) for wrong in _general(row, right)):
+            yield name, row["says"]
+    if other is not None:
+        for name, wrong in question.slips.items():
+            if within(other, wrong, near):
+                yield name, f"{slip_says(name)}; and GB and GiB are mixed"
+
+
+def _general(row: dict[str, Any], right: float) -> list[float]:
+    if row.get("rest"):
+        return [1 - right]
+    if row.get("inverse"):
+        return [1 / right] if right else []
+    return [right * factor for factor in row["factors"]]
+
+
+def _other_unit(reading: Reading) -> float | None:
+    """The value had GB been GiB, or GiB been GB."""
+    m = reading.meaning
+    if not m.base:
+        return None
+    return float(reading.value * ((1.024 if m.base == 1000 else 1 / 1.024) ** m.power))
+
+
+def _how_far(value: float, right: float) -> str:
+    if value <= 0:
+        return "it is more than nothing"
+    times = value / right
+    if 1 / 1.5 <= times <= 1.5:
+        return f"{abs(times - 1):.0%} too {'much' if times > 1 else 'little'}".replace("%", " %")
+    return f"{times:.3g} times too much" if times > 1 else f"{1 / times:.3g} times too little"
+
+
+def _words(typed: str) -> list[str]:
+    text = unicodedata.normalize("NFKC", typed[:LONGEST]).lower()
+    return re.findall(r"[^\W_]+|[✓✗]", text.replace("'", ""))
+
+
+def _truth(question: Question, typed: str) -> Verdict:
+    words = [w for w in _words(typed) if w not in _ASIDE]
+    yes, no = bool(words) and words[0] in _TRUE, bool(words) and words[0] in _FALSE
+    if not (yes or no) or len(typed) > LONGEST:
+        return Verdict(UNREAD, "write true or false")
+    if words[0] == "not" and words[1:2] == ["false"]:
+        yes, no = True, False
+    said = float(yes)
+    return Verdict(RIGHT if said == question.value else WRONG, value=said)
+
+
+def _choice(question: Question, typed: str) -> Verdict:
+    found = _chosen(question, typed)
+    letters = LETTERS[: len(question.choices)]
+    if found is None:
+        return Verdict(UNREAD, f"write a letter, {letters[0]} to {letters[-1]}, or words of one choice")
+    return Verdict(RIGHT if found == question.value else WRONG, value=float(found))
+
+
+def _chosen(question: Question, typed: str) -> int | None:
+    """The choice that a letter, its place, its text or words of it alone stand for."""
+    words = [w for w in _words(typed) if w not in _ASIDE]
+    if not words or len(typed) > LONGEST:
+        return None
+    letters = LETTERS[: len(question.choices)]
+    if len(words[0]) == 1 and words[0] in letters and (len(words) == 1 or _is_text(question, words)):
+        return letters.index(words[0])
+    if len(words) == 1 and words[0].isascii() and words[0].isdigit():
+        place = int(words[0])
+        return place - 1 if 1 <= place <= len(letters) else None
+    whole = [i for i, choice in enumerate(question.choices) if _words(choice) == words]
+    held = [i for i, choice in enumerate(question.choices) if set(words) <= set(_words(choice))]
+    found = whole or held
+    return found[0] if len(found) == 1 else None
+
+
+def _is_text(question: Question, words: list[str]) -> bool:
+    """Whether what follows a letter is that choice's own text: `b) half of it`."""
+    own = _words(question.choices[LETTERS.index(words[0])])
+    return set(words[1:]) <= set(own)
