@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test test-real test-engines test-vllm test-launch check bench kernels accuracy replayed clean
+.PHONY: demo test test-real test-engines test-ray test-vllm test-launch check bench kernels accuracy replayed clean
 
 demo: $(STAMP)  ## set up, then a first plan
 	$(BIN)/kvplan plan meta-llama/Llama-3.1-70B-Instruct --gpu h100 --tp 4
@@ -36,6 +36,9 @@ test-launch: $(STAMP) .engines-server/installed  ## start llama-server as plan s
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(GEMMA)
 	KVPLAN_LLAMA_SERVER=$(SERVER) $(BIN)/python -m pytest -m oracle tests/oracle/test_launch_parses.py -k llama
 
+test-ray: .venv/ray  ## search on a Ray cluster of two nodes here; workers, a node and the driver are lost
+	$(BIN)/python -m pytest -m ray tests/ray
+
 check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,11 +46,13 @@ check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/python tools/agreement.py --check > /dev/null
 	$(BIN)/python tools/accuracy.py --check
 	$(BIN)/python tools/replayed.py --check
+	$(BIN)/python tools/scenarios.py --check
 
 bench: $(STAMP)  ## how fast, as ratios measured in one run
 	$(BIN)/python benchmarks/size.py
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/simulate.py
+	$(BIN)/python benchmarks/recommend.py
 
 TIMINGS := aiconfigurator-core==0.12.0
 WHEEL := --no-deps --only-binary :all: --platform manylinux_2_28_x86_64 --python-version 3.11 --abi abi3
@@ -70,6 +75,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
+
+.venv/ray: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	touch .venv/ray
 
 $(ENGINES): pyproject.toml
 	$(PYTHON) -m venv .engines

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from importlib import metadata
 from typing import Any, Protocol, TypeVar
 
 from kvplan.errors import BadInput, shown
@@ -111,6 +112,7 @@ class Cluster:
         self.mine = not ray.is_initialized()
         if self.mine:
             _join(ray, address)
+        _alike(ray)
         self.common = ray.put(common)
 
     def each(self, work: Work[J, R], jobs: Sequence[J]) -> Iterator[tuple[int, R]]:
@@ -139,6 +141,24 @@ def _join(ray: Any, address: str) -> None:
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BadInput(f"--ray: {shown(address)} is not reached: {line}") from None
+
+
+def _alike(ray: Any) -> None:
+    """Raises BadInput where the cluster's nodes have no kvplan, or another."""
+    try:
+        theirs = ray.get(ray.remote(release).remote())
+    except Exception:  # noqa: BLE001 - whatever keeps it from being imported
+        raise BadInput("--ray: its nodes cannot import kvplan; install it there, with kvplan[ray]") from None
+    if theirs != release():
+        raise BadInput(f"--ray: its nodes have kvplan {theirs} and this one has {release()}; install one")
+
+
+def release() -> str:
+    """The release that is installed; nothing where the source is run as it lies."""
+    try:
+        return metadata.version("kvplan")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def processors() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -56,6 +57,7 @@ def find_version(engine: str, text: str | None) -> str:
     return fitting[-1]
 
 
+@functools.lru_cache(maxsize=4096)
 def key(version: str) -> tuple[int, ...]:
     """A version as numbers, for comparing."""
     return tuple(int(part) for part in re.findall(r"\d+", version))

@@ -52,11 +52,16 @@ def find_format(name: str, field: str, use: str = "kv") -> Format:
             f"{field}: {shown(name)} is not a known number format; "
             f"{did_you_mean(name, _known()) or 'known: ' + ', '.join(format_names(use))}"
         )
-    entry = {k: v for k, v in store.toml("formats.toml")[known].items() if k != "aliases"}
-    found = Format(name=known, **{**entry, "use": tuple(entry["use"])})
+    found = _format(known)
     if use not in found.use:
         raise BadInput(f"{field}: {known} cannot hold {use}; it holds {' and '.join(found.use)}")
     return found
+
+
+@functools.cache
+def _format(name: str) -> Format:
+    entry = {k: v for k, v in store.toml("formats.toml")[name].items() if k != "aliases"}
+    return Format(name=name, **{**entry, "use": tuple(entry["use"])})
 
 
 def format_names(use: str = "kv") -> list[str]:

@@ -151,7 +151,8 @@ class Model:
     config states whatever its layers do (`window_off`: and switches off); `rotary` whether a table of
     sines gives positions to attention; `state_dtype` and
     `state_chunk` what it states of recurrent states; `trained_context` the length before LongRoPE
-    stretched it; `outer_type` the config's own model type, which may wrap the decoder's.
+    stretched it; `outer_type` the config's own model type, which may wrap the decoder's. `alike` has the
+    distinct layers, each with how many there are.
     """
 
     id: str
@@ -180,6 +181,12 @@ class Model:
     state_chunk: int | None = None
     trained_context: int | None = None
     outer_type: str = ""
+    alike: tuple[tuple[int, Layer], ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        counts = Counter(map(id, self.layers))  # the reader builds each distinct layer once
+        alike = tuple((counts[key], layer) for key, layer in {id(x): x for x in self.layers}.items())
+        object.__setattr__(self, "alike", alike)
 
     def origin(self, quantity: str) -> Source:
         """Where a quantity of the whole model was read."""
@@ -187,8 +194,7 @@ class Model:
 
     def grouped(self) -> list[tuple[int, Layer]]:
         """Distinct layers in order of appearance, each with how many there are."""
-        counts = Counter(map(id, self.layers))  # the reader builds each distinct layer once
-        return [(counts[key], layer) for key, layer in {id(x): x for x in self.layers}.items()]
+        return list(self.alike)
 
     @property
     def parameters(self) -> int:

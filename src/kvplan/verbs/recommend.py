@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kvplan.advise.executor import executor_of
+from kvplan.advise.executor import executor_of, release
 from kvplan.advise.families import Space, families
 from kvplan.advise.goals import Goals
 from kvplan.advise.ledger import Ledger
@@ -139,7 +138,7 @@ def recommend(
     question = Question(loaded, want, workloads, _routing(want))
     experts = any(w.part == "expert" for _, layer in loaded.grouped() for w in layer.weights)
     grid = families(space, experts=experts)
-    ledger = Ledger(resume, question.digest(f"{_release()} {serving_fitted_on()} {fitted_on()}"))
+    ledger = Ledger(resume, question.digest(f"{release()} {serving_fitted_on()} {fitted_on()}"))
     priced = Priced(prices, want.goals)
     with executor_of(question, workers, ray, len(grid)) as by:
         search = Search(question, by, ledger, report)
@@ -151,14 +150,6 @@ def recommend(
     served = str(model) if isinstance(model, str) and Path(model).exists() else loaded.id
     part = chosen_part(question, screened, tried, front, priced, wanted, served)
     return Answer(lambda _: part, lambda answer: {"front": answer["front"], "of": loaded.id})
-
-
-def _release() -> str:
-    """The release that is installed; nothing where the source is run as it lies."""
-    try:
-        return metadata.version("kvplan")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _several(field: str, given: str | Iterable[str] | None) -> list[str]:

@@ -1,0 +1,69 @@
+"""How fast deployments are searched: candidates screened a minute on two cores, and whole searches."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import kvplan
+from kvplan.verbs.search import Search
+
+LOAD: dict[str, Any] = {
+    "rate": 5, "requests": 300, "prompt_tokens": 1000, "output_tokens": 200, "ttft_p99": "1s",
+    "tpot_p99": "50ms",
+}  # fmt: skip
+GOAL = 100_000  # candidates a minute on two cores
+SPACES: dict[str, dict[str, Any]] = {
+    "as it comes: every priced accelerator, vLLM, 16 of them": {},
+    "wide: three engines, three formats of weights, 64 of them": {
+        "engine": "vllm,sglang,tensorrt-llm", "quantization": "own,fp8,awq", "max_accelerators": 64,
+    },
+    "a mixture of experts: DeepSeek-V3, 64 of them": {"model": "deepseek-v3", "max_accelerators": 64},
+}  # fmt: skip
+
+
+class Watch:
+    """Seconds of a search's stages, and what was screened."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.candidates = self.families = 0
+        for name in ("screen", "simulate", "play"):
+            setattr(Search, name, self.timed(name, getattr(Search, name)))
+
+    def timed(self, name: str, stage: Any) -> Any:
+        """That stage with a clock."""
+
+        def run(search: Search, work: Any) -> Any:
+            start = time.perf_counter()
+            found = stage(search, work)
+            self.seconds[name] = time.perf_counter() - start
+            if name == "screen":
+                self.families, self.candidates = len(found), sum(one.looked_at for one in found)
+            return found
+
+        return run
+
+
+def main() -> None:
+    """Print the figures, each beside its goal."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=2)
+    workers = parser.parse_args().workers
+    watch = Watch()
+    kvplan.recommend(**{**LOAD, "model": "llama-3.1-8b", "gpu": "h100"})  # what is compiled is compiled
+    for name, words in SPACES.items():
+        start = time.perf_counter()
+        answer = kvplan.recommend(**{**LOAD, "model": "llama-3.1-8b", **words}, workers=workers)
+        whole, screening = time.perf_counter() - start, watch.seconds["screen"]
+        rate = watch.candidates / screening * 60
+        print(
+            f"{name}: {watch.candidates:,} candidates of {watch.families:,} families in {screening:.1f} s, "
+            f"{rate:,.0f} a minute on {workers} cores (goal: {GOAL:,}); {answer['simulated']} simulated in "
+            f"{watch.seconds['simulate'] + watch.seconds['play']:.1f} s; the whole search {whole:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()
