@@ -6,6 +6,7 @@ caches are of 0.00 MiB, and are left out.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ _PHASES = {
     "cache_bytes": "making the context",
     "compute_bytes": "warming up",
 }
+_DEVICE = re.compile(r"(?:CUDA|ROCm|Vulkan|SYCL|MUSA|CANN|HTP|MTL|OpenCL|GPUOpenCL|RPC)\d+")
 _CONTEXT = {"n_seq_max": "parallel", "n_ctx": "ctx_size", "n_batch": "batch_size", "n_ubatch": "ubatch_size"}
 
 
@@ -69,6 +71,7 @@ def observed(startup: StartUp) -> Observed:
         launcher=launcher,
         model=startup.last("model") or named,
         architecture=metadata_of(startup).get("general.architecture"),  # type: ignore[arg-type]
+        split=_devices(startup),
         flags=found.flags,
         whole=bool(startup.texts("command")),
         figures=_figures(startup, contexts, main),
@@ -79,6 +82,13 @@ def observed(startup: StartUp) -> Observed:
         failure=failure_of(startup, _PHASES),
         notes=tuple(_notes(startup, contexts, ollama)),
     )
+
+
+def _devices(startup: StartUp) -> dict[str, int]:
+    """How many devices hold a part of the model, where there are several."""
+    names = {str(hit.values.get("device", "")) for hit in startup.of("model_bytes", "kv_buffer_bytes")}
+    count = sum(1 for name in names if _DEVICE.fullmatch(name))
+    return {"tp": count} if count > 1 else {}
 
 
 def _contexts(startup: StartUp) -> list[_Context]:
@@ -113,6 +123,8 @@ def _settings(startup: StartUp, main: _Context) -> tuple[Sorted, str | None, str
         kept = next((str(h.values[name]) for h in main.hits if name in h.values), "")
         if kept:
             found.flags[f"cache_{name}"] = kept
+    if "cache_type_k" in found.flags and any("cache_bytes" in h.values for h in main.hits):
+        found.flags.setdefault("cache_type_v", found.flags["cache_type_k"])  # latents: no values are stored
     if startup.texts("swa_full"):
         found.flags["swa_full"] = True
     layers = startup.figure("gpu_layers")
@@ -158,9 +170,8 @@ def _figures(startup: StartUp, contexts: list[_Context], main: _Context) -> dict
         said = main.sum_of(name)
         if said is not None:
             found[name] = said
-    compute = _last_of_each(main, "compute_bytes")
-    for device, said in compute.items():
-        found[f"compute_bytes {device}"] = said
+    for name in ("compute_bytes", "kv_buffer_bytes", "rs_buffer_bytes"):
+        found |= {f"{name} {device}": said for device, said in _last_of_each(main, name).items()}
     weights = {str(h.values["device"]): h.values["model_bytes"] for h in startup.of("model_bytes")}
     for device, size in weights.items():
         if isinstance(size, Said):
