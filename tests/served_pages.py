@@ -61,6 +61,8 @@ def llama_cpp(name: str) -> Iterator[fake.FakeServer]:
     """A server with the stored pages of llama-server; the first of each path."""
     text = (RUNS / "llama_cpp" / f"{name}.metrics").read_text("utf-8")
     with fake.serving() as server:
-        for path, body in re.findall(r"^### (/\S+)\n(.*?)(?=^###|^# maxrss|\Z)", text, re.MULTILINE | re.DOTALL):
+        for path, body in re.findall(
+            r"^### (/\S+)\n(.*?)(?=^###|^# maxrss|\Z)", text, re.MULTILINE | re.DOTALL
+        ):
             server.answers.setdefault(path, body)
         yield server

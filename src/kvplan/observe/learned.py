@@ -1,7 +1,7 @@
 """A workload learned from counts: lengths out of histograms, arrivals out of a curve of rates.
 
-A histogram knows how many lengths lie between two bounds, and the sum of all. Within each bucket lengths are
-spread by one exponent, the one that gives the mean which is known.
+A histogram knows how many lengths lie between two bounds, and the sum of all. Between the bounds a smooth
+curve through the shares says how lengths are spread; one exponent moves them to the mean, which is known.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class LearnedLengths:
 
 def learned_lengths(histogram: Histogram) -> LearnedLengths:
     """The lengths of a histogram of tokens, its mean met as far as its buckets allow."""
-    low, high, share = _buckets(histogram)
+    spread = _Spread(*_edges(histogram))
     wanted = histogram.mean
-    exponent = 1.0 if wanted is None else _exponent(low, high, share, wanted)
-    values, weights = _spread(low, high, share, exponent)
+    exponent = 1.0 if wanted is None else _exponent(spread, wanted)
+    values, weights = spread.at(exponent)
     met = wanted is None or abs(float((values * weights).sum()) - wanted) <= 1e-3 * wanted
     order = np.argsort(values, kind="stable")
     return LearnedLengths(values[order], weights[order], histogram.above, met)
@@ -71,40 +71,80 @@ def fixed_length(mean: float) -> LearnedLengths:
     return LearnedLengths(np.array([least, least + 1]), np.array([1 - up, up]))
 
 
-def _buckets(histogram: Histogram) -> tuple[Floats, Floats, Floats]:
-    """Lower and upper bounds of buckets with something in them, and their shares.
+def _edges(histogram: Histogram) -> tuple[Floats, Floats]:
+    """The bounds of its buckets as whole lengths, and the share of lengths up to each.
 
     Lengths beyond the last bound are taken to reach to twice it.
     """
-    bounds = [max(0.0, math.floor(b)) if math.isfinite(b) else b for b in histogram.bounds]
-    low, high, share = [], [], []
-    for before, bound, count in zip([0.0, *bounds], bounds, histogram.counts, strict=False):
-        if count > 0:
-            top = bound if math.isfinite(bound) else 2 * max(1.0, before)
-            low.append(before)
-            high.append(max(top, before + 1))
-            share.append(count / histogram.count)
-    if not share:
+    if histogram.count <= 0:
         raise BadInput("--prometheus: no request has a length in that time; widen --since")
-    return np.array(low), np.array(high), np.array(share)
+    edges, shares = [0.0], [0.0]
+    for bound, below in zip(histogram.bounds, histogram.below, strict=True):
+        at = math.floor(bound) if math.isfinite(bound) else 2 * max(1.0, edges[-1])
+        share = below / histogram.count
+        if at > edges[-1]:
+            edges.append(float(at))
+            shares.append(share)
+        else:  # bounds within one whole length
+            shares[-1] = share
+    return np.array(edges), np.array(shares)
 
 
-def _spread(low: Floats, high: Floats, share: Floats, exponent: float) -> tuple[Floats, Floats]:
-    """Whole lengths above each lower bound and up to each upper one, and their weights."""
-    values, weights = [], []
-    for a, b, part in zip(low, high, share, strict=True):
-        count = int(min(_POINTS, b - a))
-        at = ((np.arange(count) + 0.5) / count) ** exponent
-        values.append(a + 1 + np.floor((b - a) * at * (1 - 1e-12)))
-        weights.append(np.full(count, part / count))
-    return np.concatenate(values), np.concatenate(weights)
+class _Spread:
+    """Whole lengths within each bucket: weights by a smooth curve through the shares at its bounds."""
+
+    def __init__(self, edges: Floats, shares: Floats) -> None:
+        slopes = monotone_slopes(np.log1p(edges), shares)
+        low, high, part, weights = [], [], [], []
+        for i in np.flatnonzero(np.diff(shares) > 0):
+            count = int(min(_POINTS, edges[i + 1] - edges[i]))
+            cuts = edges[i] + (edges[i + 1] - edges[i]) * np.arange(count + 1) / count
+            curve = hermite(np.log1p(edges[i : i + 2]), shares[i : i + 2], slopes[i : i + 2], np.log1p(cuts))
+            low.append(np.full(count, edges[i]))
+            high.append(np.full(count, edges[i + 1]))
+            part.append((np.arange(count) + 0.5) / count)
+            weights.append(np.diff(curve))
+        self.low, self.high, self.part = (np.concatenate(column) for column in (low, high, part))
+        self.weights = np.maximum(np.concatenate(weights), 0.0)
+        self.weights /= self.weights.sum()
+
+    def at(self, exponent: float) -> tuple[Floats, Floats]:
+        """Lengths and weights, those of each bucket moved down by an exponent above 1, up by one below."""
+        width = self.high - self.low
+        return self.low + 1 + np.floor(width * self.part**exponent * (1 - 1e-12)), self.weights
 
 
-def _exponent(low: Floats, high: Floats, share: Floats, wanted: float) -> float:
+def monotone_slopes(x: Floats, y: Floats) -> Floats:
+    """Slopes of a curve through points that never falls where they do not (Fritsch and Butland 1984)."""
+    steps, widths = np.diff(y) / np.diff(x), np.diff(x)
+    slopes = np.zeros(len(x))
+    before, after = steps[:-1], steps[1:]
+    both = (before > 0) & (after > 0)
+    w1, w2 = 2 * widths[1:] + widths[:-1], widths[1:] + 2 * widths[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (w1 + w2) / (w1 / before + w2 / after)
+    slopes[1:-1] = np.where(both, mean, 0.0)
+    return slopes
+
+
+def hermite(x: Floats, y: Floats, slopes: Floats, at: Floats) -> Floats:
+    """A cubic between two points with given slopes."""
+    width = x[1] - x[0]
+    t = (at - x[0]) / width
+    found: Floats = (
+        y[0] * (1 + 2 * t) * (1 - t) ** 2
+        + slopes[0] * width * t * (1 - t) ** 2
+        + y[1] * t**2 * (3 - 2 * t)
+        + slopes[1] * width * t**2 * (t - 1)
+    )
+    return found
+
+
+def _exponent(spread: _Spread, wanted: float) -> float:
     """The exponent that gives the mean, found by halving; the nearest end where none does."""
 
     def mean(exponent: float) -> float:
-        values, weights = _spread(low, high, share, exponent)
+        values, weights = spread.at(exponent)
         return float((values * weights).sum())
 
     least, most = 1e-3, 1e3  # the mean falls as the exponent grows

@@ -100,7 +100,7 @@ def _engine_of(client: Client, metrics: Page) -> str | None:
     """The engine of a server without metrics, by the pages that only one of them has."""
     if isinstance(metrics.json(), list):
         return "tensorrt-llm"
-    if _document(client, "/get_server_info") or _document(client, "/server_info"):
+    if "model_path" in (_document(client, "/get_server_info") or _document(client, "/server_info")):
         return "sglang"
     if "total_slots" in _document(client, "/props"):
         return "llama.cpp"

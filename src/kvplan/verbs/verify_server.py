@@ -153,8 +153,9 @@ def outcome_of(
     stated, unseen = stated_checks(case, got.measured or got.planned)
     d = got.measured or got.planned
     timed = traffic_times(traffic, got.planned or d) if traffic is not None else Timed()
-    rows = [*got.checks, *_file_checks(o, d), *stated, *timed.checks]
-    why, _ = reasons(case, got, rows)
+    sizes = [*got.checks, *_file_checks(o, d), *stated]
+    rows = [*sizes, *timed.checks]
+    why, _ = reasons(case, got, sizes)
     document = observed_document(o, got)
     if traffic is not None:
         document["traffic"] = {**traffic.document(), "predicted_for": timed.load}
