@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import shlex
@@ -87,6 +88,12 @@ def asked(engine: str, model: str, index: int) -> dict[str, Any]:
     return words
 
 
+@functools.cache
+def planned(engine: str, model: str, index: int) -> dict[str, Any]:
+    """The plan of one case."""
+    return kvplan.plan(model, gpu=GPU, engine=engine, **asked(engine, model, index))
+
+
 def settings_in(files: dict[str, str]) -> dict[str, Any]:
     """What the engine's own file says, under kvplan's names."""
     found: dict[str, Any] = {}
@@ -100,8 +107,7 @@ def settings_in(files: dict[str, str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("engine", "model", "index"), GRID, ids=str)
 def test_a_launch_reads_back_to_the_same_figures(engine: str, model: str, index: int) -> None:
-    words = asked(engine, model, index)
-    said = kvplan.plan(model, gpu=GPU, engine=engine, **words)
+    words, said = asked(engine, model, index), planned(engine, model, index)
     if said["fit"]["capacity"]["kv_tokens"] is None:  # the engine stops with these settings
         assert (said["launch"], said["expected"]) == ("", [])
         return
@@ -119,7 +125,7 @@ def test_a_launch_reads_back_to_the_same_figures(engine: str, model: str, index:
 
 @pytest.mark.parametrize(("engine", "model", "index"), GRID, ids=str)
 def test_the_lines_to_expect_hold_the_predicted_figures(engine: str, model: str, index: int) -> None:
-    answer = kvplan.plan(model, gpu=GPU, engine=engine, **asked(engine, model, index))
+    answer = planned(engine, model, index)
     capacity = answer["fit"]["capacity"]
     text = "\n".join(answer["expected"])
     if not answer["launch"]:
