@@ -39,7 +39,7 @@ def verify(out: Console, answer: Answer, _asked: dict[str, Any]) -> None:
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table.grid(padding=(0, 2), pad_edge=False)
     for side in ("left", "right", "right", "right", "right", "left", "left"):
-        table.add_column(justify=side)  # type: ignore[arg-type]
+        table.add_column(justify=side)
     table.add_row(*(Text(name, style="dim") for name in (*words.COLUMNS, "because")))
     for row in rows:
         *cells, agrees = words.cells(row)

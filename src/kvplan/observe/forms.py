@@ -24,6 +24,7 @@ _GROUPS = {
     "size": _WHOLE + r"(?:\.\d{1,12})?",
     "count": _WHOLE,
     "number": r"-?\d{1,12}(?:\.\d{1,20})?(?:e-?\d{1,3})?",
+    "unit": r"[A-Za-z]{1,6}",
     "word": r"[^\s,;()\[\]{}\"'=]{1,300}",
     "text": r".{0,2000}?",
     "rest": r".+",
@@ -101,7 +102,7 @@ def _expanded(form: str) -> str:
 
 
 def _kind(name: str) -> str:
-    return "word" if name.endswith("_unit") else kinds()[name]
+    return "unit" if name.endswith("_unit") else kinds()[name]
 
 
 @functools.cache

@@ -235,8 +235,10 @@ def _device(o: Observed, given: Given) -> dict[str, Any]:
 
 
 def _on_devices(o: Observed) -> bool:
-    devices = [name for name in o.figures if name.startswith("model_bytes ")]
-    return any("CPU" not in name and "Host" not in name for name in devices)
+    weights = [name for name in o.figures if name.startswith("model_bytes ")]
+    if not weights:  # it failed before they were placed
+        return o.gpu is not None or "device_bytes" in o.figures
+    return any("CPU" not in name and "Host" not in name for name in weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,17 @@ from kvplan.figure import bare, value_of
 from kvplan.units import bytes_text
 from kvplan.verbs.verify_deployment import Case
 from kvplan.verbs.verify_failures import executor_memory, graphs, llama_allocation, static_share
-from kvplan.verbs.verify_fixes import Failed, Told, lower_share, others, sure, ways, with_less_work
+from kvplan.verbs.verify_fixes import (
+    Failed,
+    Told,
+    held_by_others,
+    lower_share,
+    others,
+    sure,
+    ways,
+    with_fewer_sequences,
+    with_less_work,
+)
 from kvplan.verbs.verify_outcome import Compared
 
 NOT_MEMORY = ("stopped", "other")
@@ -34,6 +44,7 @@ def failure_answer(case: Case, compared: Compared) -> dict[str, Any] | None:
         "needed_bytes": None if needed is None else round(needed),
         "available_bytes": None if available is None else round(available),
         "short_bytes": None if short is None else max(0, round(short)),
+        "held_by_others_bytes": told.held_by_others,
         "says": told.says,
         "fixes": told.fixes,
     }
@@ -67,7 +78,7 @@ def _no_memory(at: Failed) -> Told:
         "the weights, a step's peak and what lies outside PyTorch take the engine's whole share of the "
         f"device: nothing is left for the cache{left}; one longest sequence needs {_size(needed)}"
     )
-    return Told(needed, pool if pool is not None else 0.0, says, ways(at))
+    return Told(needed, pool if pool is not None else 0.0, says, ways(at, weights=True))
 
 
 def _not_free(at: Failed) -> Told:
@@ -87,21 +98,13 @@ def _not_free(at: Failed) -> Told:
     if not rows:
         share = int(free.low / total.high * 100) / 100
         rows = [sure("--gpu-memory-utilization", share, "the largest share that is free")]
-    return Told(asked, free.value, says, rows)
+    return Told(asked, free.value, says, rows, round(held))
 
 
 def _warm_up(at: Failed) -> Told:
     """The warm-up of the sampler, at the most sequences at once."""
     count = at.failure.value("warm_up_requests")
-    rows = []
-    if count and count >= 2:
-        rows.append(
-            sure(
-                "--max-num-seqs",
-                int(count) // 2,
-                f"{int(count):,} were warmed up; half of it halves the logits",
-            )
-        )
+    rows = with_fewer_sequences(at, int(count)) if count else []
     rows += lower_share(at, at.short)
     many = f"{int(count):,} sequences" if count else "the most sequences"
     says = f"the cache is made and the device has too little left to sample for {many} at once"
@@ -125,7 +128,7 @@ def _out_of_memory(at: Failed) -> Told:
         rows = lower_share(at, at.short)
     else:
         rows = [*with_less_work(at), *ways(at)]
-    return Told(tried, free, says, rows)
+    return Told(tried, free, says, rows, held_by_others(at.failure))
 
 
 def _weights(at: Failed) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.engines.budget import memory_of
+from kvplan.engines.context_budget import placed_on
 from kvplan.engines.deployment import Deployment
+from kvplan.engines.llama_cpp_placement import HOST, margin_bytes
 from kvplan.engines.registry import capacity_of
 from kvplan.engines.sglang_memory import mm_reserve_bytes, pool_bytes
 from kvplan.errors import KvplanError
 from kvplan.figure import bare, value_of
 from kvplan.units import bytes_text
 from kvplan.verbs.deploy import with_flags
-from kvplan.verbs.verify_fixes import Failed, Told, lower_share, others, row, share_in_force, sure, ways
+from kvplan.verbs.verify_fixes import Failed, Told, fits, lower_share, others, row, share_in_force, sure, ways
 
+_MORE = 1.05  # weights that are so many times the plan's are of another quantisation
 _WHAT = {
     "weights_allocation": "the weights",
     "cache_allocation": "the caches of the context",
@@ -91,10 +94,11 @@ def executor_memory(at: Failed) -> Told:
     part = at.failure.words.get("component", "a component").strip().rstrip(".")
     said = f", {bytes_text(round(free))} of {bytes_text(round(total))} free" if free and total else ""
     says = f"{part} could not be made{said}{others(at.failure)}"
-    d = at.planned or at.compared.measured
-    rows = lower_share(at, None) if "cache" in part.lower() else []
-    rows += _halved(d) if d is not None else []
-    return Told(at.failure.value("tried_bytes"), free, says, [*rows, *ways(at)])
+    rows = lower_share(at, None) if "cache" in part.lower() and "estimating" not in part else []
+    rows += _halved(at.planned) if at.planned is not None else []
+    named = [r["flag"] for r in rows]
+    rows += [r for r in ways(at) if r["flag"] not in named]
+    return Told(at.failure.value("tried_bytes"), free, says, rows)
 
 
 def _halved(d: Deployment) -> list[dict[str, Any]]:
@@ -103,7 +107,9 @@ def _halved(d: Deployment) -> list[dict[str, Any]]:
     for flag in ("max_num_tokens", "max_batch_size"):
         given = d.setup.flags.get(flag)
         if isinstance(given, int) and given >= 2:
-            found.append(sure(f"--{flag.replace('_', '-')}", given // 2, f"a step of half of {given:,}"))
+            ok = fits(with_flags(d, **{flag: given // 2}))
+            note = f"a step of half of {given:,}" + ("" if ok else ": not enough alone")
+            found.append(row(f"--{flag.replace('_', '-')}", given // 2 if ok else None, ok, note))
     return found
 
 
@@ -112,14 +118,40 @@ def llama_allocation(at: Failed) -> Told:
     d = at.planned
     tried = at.failure.value("tried_bytes")
     device = at.failure.words.get("device", "the device")
-    free = at.log("free_before_bytes")
+    free = _left_on(at, device)
     size = f" of {bytes_text(round(tried))}" if tried is not None else ""
-    had = f"; {bytes_text(round(free))} were free there before the load" if free is not None else ""
+    had = f"; {bytes_text(round(free))} were left there" if free is not None else ""
     says = f"{_WHAT[at.failure.kind]}{size} found no room on {device}{had}"
     rows = [] if d is None or d.memory_bytes is None else ways(at)
+    if d is not None and at.failure.kind == "weights_allocation" and tried is not None and free is not None:
+        rows = _fewer_layers(d, tried, free) or rows
     if not rows and d is not None and tried is not None:
         rows = _smaller_context(d)
     return Told(tried, free, says, rows)
+
+
+def _fewer_layers(d: Deployment, tried: float, free: float) -> list[dict[str, Any]]:
+    """Where the file's weights are more than the plan's: layers of the size that was asked for."""
+    device = next((placed for placed in placed_on(d) if placed.device != HOST and placed.layers), None)
+    if device is None or tried <= _MORE * device.weight_bytes:
+        return []
+    each = (tried + device.cache_bytes) / device.layers
+    count = int(max(0.0, free - device.compute.high - margin_bytes(d.setup)) / each)
+    note = f"of {device.layers}, at {bytes_text(round(each))} a layer with its cache"
+    return [row("--n-gpu-layers", count or None, count > 0, note)]
+
+
+def _left_on(at: Failed, device: str) -> float | None:
+    """What was free on a device, less what the load had put there before it failed."""
+    free = at.log("free_before_bytes")
+    if free is None:
+        return None
+    taken = [
+        said.value
+        for name, said in at.case.observed.figures.items()
+        if name.startswith(("model_bytes ", "kv_buffer_bytes ")) and name.split(" ", 1)[1] == device
+    ]
+    return max(0.0, free - sum(taken))
 
 
 def _smaller_context(d: Deployment) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ _SHARES = {
 _MARGIN = 0.01  # of the device, beyond what was short
 _GUESS = 0.02  # of the device, where the log does not say how much was short
 _OTHERS = 2**30
+_LEAST_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Told:
     available: float | None
     says: str
     fixes: list[dict[str, Any]] = field(default_factory=list)
+    held_by_others: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def lower_share(at: Failed, short: float | None) -> list[dict[str, Any]]:
         return [row(_option(flag), None, False, "at no share")]
     base = calibrated(at.case, d) or d
     changed = with_flags(base, **{flag: lower})
-    ok = _holds(changed)
+    ok = fits(changed)
     freed = bytes_text(round((share - lower) * d.memory_bytes))
     note = f"leaves {freed} more beside the cache" + (
         "" if ok else "; too little cache for the longest length"
@@ -168,8 +170,9 @@ def lower_share(at: Failed, short: float | None) -> list[dict[str, Any]]:
     rows = [row(_option(flag), lower if ok else None, ok, note)]
     if d.setup.engine == "vllm" and not d.setup.flags.get("enforce_eager"):
         graphs = profiled_ends(d)["graph_bytes"][0]
-        enough = short is None or graphs >= short
-        note = f"no graphs: about {bytes_text(graphs)} less, and slower decoding"
+        enough = graphs > 0 and (short is None or graphs >= short)
+        size = f"about {bytes_text(graphs)} less" if graphs else "how much they take is not known"
+        note = f"no graphs: {size}, and slower decoding"
         rows.append(row("--enforce-eager", True if enough else None, enough, note))
     return rows
 
@@ -182,30 +185,64 @@ def with_less_work(at: Failed) -> list[dict[str, Any]]:
     tokens = int(limits_of(d.model, d.setup)["max_num_batched_tokens"][0])
     peak = profiled_ends(d)["activation_bytes"][0]
     wanted = short if short is not None else _GUESS * d.memory_bytes
-    fewer = tokens // 2
-    while fewer >= 512:
+    both = None
+    for fewer in (tokens >> steps for steps in range(1, 12) if tokens >> steps >= _LEAST_TOKENS):
         changed = with_flags(d, max_num_batched_tokens=fewer)
         saved = peak - profiled_ends(changed)["activation_bytes"][0]
-        if saved >= wanted:
-            note = f"the peak of a step falls by about {bytes_text(saved)}, from {tokens:,} tokens"
+        if saved < wanted:
+            continue
+        note = f"the peak of a step falls by about {bytes_text(saved)}, from {tokens:,} tokens"
+        if fits(changed):
             return [sure("--max-num-batched-tokens", fewer, note)]
-        fewer //= 2
-    return [row("--max-num-batched-tokens", None, False, "not with any number of tokens a step")]
+        both = both or _and_shorter(changed, fewer, note)
+    none = row("--max-num-batched-tokens", None, False, "not with any number of tokens a step")
+    return [both or none]
 
 
-def _holds(d: Deployment) -> bool:
+def _and_shorter(d: Deployment, tokens: int, note: str) -> dict[str, Any] | None:
+    """Fewer tokens a step and a shorter longest sequence, where the first alone leaves too little cache."""
+    shorter = next(r for r in ways_back(d, 1) if r["flag"] == "--max-model-len")
+    if shorter["value"] is None:
+        return None
+    both = f"--max-num-batched-tokens {tokens} --max-model-len"
+    return sure(both, shorter["value"], f"{note}; then the longest sequence that fits")
+
+
+def with_fewer_sequences(at: Failed, count: int) -> list[dict[str, Any]]:
+    """Half as many sequences at once, with the bytes that their logits no longer take."""
+    if count < 2:
+        return []
+    note = f"{count:,} were warmed up; half of them halves the logits"
+    d = at.planned
+    if d is None or not d.memory_bytes:
+        return [sure("--max-num-seqs", count // 2, note)]
+    peaks = [profiled_ends(with_flags(d, max_num_seqs=n))["activation_bytes"][0] for n in (count, count // 2)]
+    saved = peaks[0] - peaks[1]
+    ok = at.short is None or saved >= at.short
+    note = f"{note}: about {bytes_text(saved)}"
+    return [row("--max-num-seqs", count // 2 if ok else None, ok, note)]
+
+
+def fits(d: Deployment) -> bool:
+    """Whether it starts by kvplan's figures."""
     try:
         return holds(d, 1)
     except KvplanError:
         return False
 
 
-def others(failure: Failure) -> str:
-    """A sentence on what other processes hold, where PyTorch's message allows to tell."""
+def held_by_others(failure: Failure) -> int | None:
+    """What other processes hold, where PyTorch's message tells and it is much; None otherwise."""
     total, free, mine = (failure.value(n) for n in ("capacity_bytes", "free_bytes", "process_bytes"))
     if total is None or free is None or mine is None or total - free - mine < _OTHERS:
-        return ""
-    return f"; other processes on the device hold about {bytes_text(round(total - free - mine))}"
+        return None
+    return round(total - free - mine)
+
+
+def others(failure: Failure) -> str:
+    """The same as the end of a sentence."""
+    held = held_by_others(failure)
+    return "" if held is None else f"; other processes on the device hold about {bytes_text(held)}"
 
 
 def _option(name: str) -> str:

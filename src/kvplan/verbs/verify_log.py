@@ -19,7 +19,7 @@ from kvplan.verbs.verify_check import FLAGS, MEASURED, Check
 from kvplan.verbs.verify_deployment import Case, Placed, case_of, printing_so
 from kvplan.verbs.verify_engines import agrees_with, compared, trial_of
 from kvplan.verbs.verify_failure import NOT_MEMORY, failure_answer
-from kvplan.verbs.verify_outcome import Compared, Outcome
+from kvplan.verbs.verify_outcome import Compared, Outcome, explained
 from kvplan.verbs.verify_stated import stated_checks
 from kvplan.verbs.verify_why import reasons
 
@@ -46,6 +46,7 @@ def from_log(
     why, changed = reasons(case, found, rows)
     likely = replace(case, overrides=changed) if changed else case
     failure = failure_answer(likely, compared(likely) if changed else found)
+    why += _of_failure(fits, failure)
     return Outcome(
         source=_source(read),
         observed=observed_document(o, found),
@@ -101,6 +102,16 @@ def _starts(d: Deployment | None) -> bool | None:
     except KvplanError:
         return None
     return found
+
+
+def _of_failure(fits: Check | None, failure: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Why it did not start where the plan says that it does: what others hold goes into the plan."""
+    if fits is None or fits.agrees or failure is None:
+        return []
+    held = failure["held_by_others_bytes"]
+    if held is None:
+        return [explained(["fits"], failure["says"])]
+    return [explained(["fits"], failure["says"], "--memory-in-use", f"{held / 2**30:.2f}GiB")]
 
 
 def _source(read: LogRead) -> dict[str, Any]:

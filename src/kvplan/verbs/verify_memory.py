@@ -103,12 +103,12 @@ def _with_measured(
     table = memory_of(d, bare)
     low, high = table["kv_pool_low_bytes"] - half, table["kv_pool_high_bytes"] + half
     flags = " ".join(f"--{name.replace('_', '-')} {_size(value)}" for name, value in measured.items())
-    error = table["kv_pool_bytes"] / pool - 1 if pool else 0.0
+    error = f" ({table['kv_pool_bytes'] / pool - 1:+.1%})" if pool > 0 else ""
     verdict = "agrees" if low <= pool <= high else "still disagrees"
     says = f"with {flags}, as the log prints them, the pool is {bytes_text(table['kv_pool_bytes'])}"
     first = next(iter(measured))
     flag = f"--{first.replace('_', '-')}"
-    return explained(names, f"{says} ({error:+.1%}): {verdict}", flag, _size(measured[first]))
+    return explained(names, f"{says}{error}: {verdict}", flag, _size(measured[first]))
 
 
 def _vllm_parts(o: Observed, d: Deployment) -> dict[str, tuple[float, float]]:

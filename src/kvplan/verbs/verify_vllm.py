@@ -221,13 +221,9 @@ def _pool_rows(o: Observed, d: Deployment, table: dict[str, Any]) -> list[Check 
     pool = o.figures.get("kv_pool_bytes")
     if "kv_pool_bytes" in d.measured:
         return []
-    predicted = table["kv_pool_bytes"]
-    low, high = table["kv_pool_low_bytes"], table["kv_pool_high_bytes"]
-    if predicted <= 0:  # what is missing, as vLLM prints it
-        share = requested_of(d)
-        predicted = share - (table["budget_bytes"] - table["kv_pool_bytes"])
-        spread = predicted - table["kv_pool_bytes"]
-        low, high = min(low, predicted + spread, predicted), max(high, predicted)
+    predicted, low, high = _left(d, table)
+    if predicted is None:
+        return []
     rows = [between("kv_pool_bytes", predicted, (low, high), pool, "B", FLAGS, _POOL_WHY)]
     tokens = o.figures.get("kv_tokens")
     if tokens is not None and predicted > 0:
@@ -235,6 +231,17 @@ def _pool_rows(o: Observed, d: Deployment, table: dict[str, Any]) -> list[Check 
         ends, why = (got[1], got[2]), "the pool's interval"
         rows.append(between("kv_tokens_from_flags", got[0], ends, tokens, "token", FLAGS, why))
     return rows
+
+
+def _left(d: Deployment, table: dict[str, Any]) -> tuple[int | None, int, int]:
+    """What is left for the cache, at both ends too; below nothing where something is missing."""
+    weights = table["weight_bytes"]
+    if weights is None:
+        return None, 0, 0
+    parts = list(profiled_ends(d).values())
+    taken = [sum(part[end] for part in parts) for end in range(3)]
+    left = [requested_of(d) - weights - part for part in taken]
+    return left[0], min(left), max(left)
 
 
 def share_of(d: Deployment) -> float:
