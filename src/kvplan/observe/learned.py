@@ -1,7 +1,7 @@
 """A workload learned from counts: lengths out of histograms, arrivals out of a curve of rates.
 
 A histogram knows how many lengths lie between two bounds, and the sum of all. Between the bounds a smooth
-curve through the shares says how lengths are spread; one exponent moves them to the mean, which is known.
+curve through the shares says how lengths are spread; tilted up or down, they have the mean, which is known.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kvplan.serve.workload import Workload, workload_of
 
 Floats = NDArray[np.float64]
 _POINTS = 32  # of a bucket
+_STEEPEST = 200.0
 _ARRIVALS, _PROMPTS, _OUTPUTS = 41, 42, 43
 MOST_REQUESTS = 5_000_000
 
@@ -57,11 +58,9 @@ def learned_lengths(histogram: Histogram) -> LearnedLengths:
     """The lengths of a histogram of tokens, its mean met as far as its buckets allow."""
     spread = _Spread(*_edges(histogram))
     wanted = histogram.mean
-    exponent = 1.0 if wanted is None else _exponent(spread, wanted)
-    values, weights = spread.at(exponent)
-    met = wanted is None or abs(float((values * weights).sum()) - wanted) <= 1e-3 * wanted
-    order = np.argsort(values, kind="stable")
-    return LearnedLengths(values[order], weights[order], histogram.above, met)
+    tilt = 0.0 if wanted is None else _tilt(spread, wanted)
+    met = wanted is None or abs(spread.mean(tilt) - wanted) <= 1e-3 * wanted
+    return LearnedLengths(spread.values, spread.weights(tilt), histogram.above, met)
 
 
 def fixed_length(mean: float) -> LearnedLengths:
@@ -95,23 +94,37 @@ class _Spread:
 
     def __init__(self, edges: Floats, shares: Floats) -> None:
         slopes = monotone_slopes(np.log1p(edges), shares)
-        low, high, part, weights = [], [], [], []
+        values: list[Floats] = []
+        part: list[Floats] = []
+        weights: list[Floats] = []
+        bucket: list[Floats] = []
         for i in np.flatnonzero(np.diff(shares) > 0):
-            count = int(min(_POINTS, edges[i + 1] - edges[i]))
-            cuts = edges[i] + (edges[i + 1] - edges[i]) * np.arange(count + 1) / count
+            width = edges[i + 1] - edges[i]
+            count = int(min(_POINTS, width))
+            cuts = edges[i] + width * np.arange(count + 1) / count
             curve = hermite(np.log1p(edges[i : i + 2]), shares[i : i + 2], slopes[i : i + 2], np.log1p(cuts))
-            low.append(np.full(count, edges[i]))
-            high.append(np.full(count, edges[i + 1]))
-            part.append((np.arange(count) + 0.5) / count)
-            weights.append(np.diff(curve))
-        self.low, self.high, self.part = (np.concatenate(column) for column in (low, high, part))
-        self.weights = np.maximum(np.concatenate(weights), 0.0)
-        self.weights /= self.weights.sum()
+            middle = (np.arange(count) + 0.5) / count
+            values.append(edges[i] + 1 + np.floor(width * middle * (1 - 1e-12)))
+            part.append(middle)
+            weights.append(np.maximum(np.diff(curve), 1e-12))
+            bucket.append(np.full(count, float(len(bucket))))
+        self.values, self.part, self.base, bucket_of = (
+            np.concatenate(column) for column in (values, part, weights, bucket)
+        )
+        self.bucket = bucket_of.astype(np.int64)
+        self.shares = np.diff(shares)[np.diff(shares) > 0]
+        self.shares = self.shares / self.shares.sum()
 
-    def at(self, exponent: float) -> tuple[Floats, Floats]:
-        """Lengths and weights, those of each bucket moved down by an exponent above 1, up by one below."""
-        width = self.high - self.low
-        return self.low + 1 + np.floor(width * self.part**exponent * (1 - 1e-12)), self.weights
+    def weights(self, tilt: float) -> Floats:
+        """The weights of the lengths, those of each bucket tilted up or down; its share stays."""
+        tilted = self.base * np.exp(tilt * (self.part - (tilt > 0)))  # at most 1: nothing overflows
+        sums = np.bincount(self.bucket, tilted)
+        found: Floats = tilted / sums[self.bucket] * self.shares[self.bucket]
+        return found
+
+    def mean(self, tilt: float) -> float:
+        """The mean length so."""
+        return float((self.values * self.weights(tilt)).sum())
 
 
 def monotone_slopes(x: Floats, y: Floats) -> Floats:
@@ -140,25 +153,20 @@ def hermite(x: Floats, y: Floats, slopes: Floats, at: Floats) -> Floats:
     return found
 
 
-def _exponent(spread: _Spread, wanted: float) -> float:
-    """The exponent that gives the mean, found by halving; the nearest end where none does."""
-
-    def mean(exponent: float) -> float:
-        values, weights = spread.at(exponent)
-        return float((values * weights).sum())
-
-    least, most = 1e-3, 1e3  # the mean falls as the exponent grows
-    if mean(least) <= wanted:
+def _tilt(spread: _Spread, wanted: float) -> float:
+    """The tilt that gives the mean, found by halving; the nearest end where none does."""
+    least, most = -_STEEPEST, _STEEPEST  # the mean rises with the tilt
+    if spread.mean(least) >= wanted:
         return least
-    if mean(most) >= wanted:
+    if spread.mean(most) <= wanted:
         return most
     for _ in range(60):
-        middle = math.sqrt(least * most)
-        if mean(middle) > wanted:
+        middle = (least + most) / 2
+        if spread.mean(middle) < wanted:
             least = middle
         else:
             most = middle
-    return math.sqrt(least * most)
+    return (least + most) / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class Prometheus:
 
 def selector_of(given: Any) -> str:
     """A selector, `{name="value", …}`, checked. Raises BadInput for what is none."""
-    text = given.strip() if isinstance(given, str) else ""
+    text = given.strip() if isinstance(given, str) else "{0}"
     if given in (None, ""):
         return "{}"
     if not text.startswith("{"):
