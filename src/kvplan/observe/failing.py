@@ -81,7 +81,7 @@ def _shortened(hit: Hit) -> str:
 def _phase(startup: StartUp, line: int, phase_at: dict[str, str]) -> str:
     phase = next(iter(phase_at.values()), "")
     for hit in startup.hits:
-        if hit.line > line:
+        if hit.line >= line:
             break
         phase = next((phase_at[name] for name in hit.values if name in phase_at), phase)
     return phase

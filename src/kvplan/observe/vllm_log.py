@@ -36,6 +36,7 @@ _PHASES = {
     "engine_arguments": "loading the weights",
     "weight_bytes": "profiling a full step",
     "kv_pool_bytes": "making the cache",
+    "num_blocks": "making the cache",
     "kv_tokens": "capturing graphs and warming up",
     "graph_bytes": "warming up",
 }

@@ -146,12 +146,16 @@ def _left_on(at: Failed, device: str) -> float | None:
     free = at.log("free_before_bytes")
     if free is None:
         return None
-    taken = [
-        said.value
+    put = [
+        (name.split(" ", 1)[1], said.value)
         for name, said in at.case.observed.figures.items()
-        if name.startswith(("model_bytes ", "kv_buffer_bytes ")) and name.split(" ", 1)[1] == device
+        if name.startswith(("model_bytes ", "kv_buffer_bytes "))
     ]
-    return max(0.0, free - sum(taken))
+    on_devices = [(name, size) for name, size in put if "CPU" not in name and "Host" not in name]
+    own = [size for name, size in on_devices if name == device]
+    if not own and len({name for name, _ in on_devices}) == 1:
+        own = [size for _, size in on_devices]
+    return max(0.0, free - sum(own))
 
 
 def _smaller_context(d: Deployment) -> list[dict[str, Any]]:

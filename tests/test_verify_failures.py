@@ -1,0 +1,106 @@
+"""Each form of a failed start-up: what was needed, what was there, and a flag that fixes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kvplan
+from failed_logs import CARD, CASES, ERROR, Failed, cuda, vllm
+from kvplan.observe.forms import forms
+from verifying import GIB, verified
+
+ROUNDED = 0.006  # GiB
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_a_failure_says_what_was_needed_what_was_there_and_what_fixes_it(case: Failed) -> None:
+    words = dict(case.words)
+    answer = verified(case.text, words.pop("model", None), **words)
+    found = answer["failure"]
+    assert (found["kind"], found["when"], found["phase"]) == (case.kind, "start-up", case.phase)
+    assert near(found["needed_bytes"], case.needed)
+    assert near(found["available_bytes"], case.available)
+    if case.needed is not None and case.available is not None:
+        assert abs(found["short_bytes"] - max(0, found["needed_bytes"] - found["available_bytes"])) <= 1
+    row = next(row for row in found["fixes"] if row["flag"] == case.flag)
+    assert row["value"] == case.value
+    assert row["fits"] is (case.value is not None)
+    assert found["says"]
+    assert case.text.splitlines()[found["line"] - 1]
+
+
+def near(found: int | None, gib: float | None) -> bool:
+    if found is None or gib is None:
+        return found is None and gib is None
+    return abs(found / GIB - gib) <= ROUNDED
+
+
+def test_every_kind_of_failure_that_a_form_marks_is_among_them() -> None:
+    marked = {form.failure for form in forms() if form.marks == "failure"} - {"stopped"}
+    assert marked == {case.kind for case in CASES.values()}
+
+
+FIXED = [
+    "vllm: less is free than it asks for",
+    "vllm: one sequence is too long",
+    "vllm: the weights are too large",
+    "vllm: a step is too large",
+]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_fix_of_vllm_makes_fit_say_that_it_starts(name: str) -> None:
+    case = CASES[name]
+    found = verified(case.text, **case.words)["failure"]
+    model = f"meta-llama/Llama-3.1-{'70B' if '70B' in case.text else '8B'}-Instruct"
+    given: dict[str, Any] = {**case.words, "engine_version": "0.11.0"}
+    row = next(row for row in found["fixes"] if row["flag"] == case.flag)
+    *earlier, last = case.flag.split(" --")
+    for flag in earlier:
+        name, value = flag.removeprefix("--").split(" ")
+        given[name.replace("-", "_")] = int(value)
+    given[last.removeprefix("--").replace("-", "_")] = row["value"]
+    if case.kind == "not_enough_free":
+        given["memory_in_use"] = "19.01GiB"
+        assert kvplan.fit(model, **{**given, "gpu_memory_utilization": 0.77})["capacity"]["fits"] is False
+    if case.kind == "one_request_too_long":
+        given |= {"kv_cache_memory_bytes": "4.61GiB"}
+    assert kvplan.fit(model, **given)["capacity"]["fits"]
+
+
+def test_what_other_processes_hold_goes_into_the_plan() -> None:
+    answer = verified(CASES["vllm: less is free than it asks for"].text, gpu="h100")
+    assert not answer["agrees"]
+    assert answer["changes"][0]["flag"] == "--memory-in-use"
+    assert answer["failure"]["held_by_others_bytes"] == pytest.approx(19 * GIB, rel=1e-3)
+    again = verified(CASES["vllm: less is free than it asks for"].text, gpu="h100", memory_in_use="19GiB")
+    assert next(row for row in again["checks"] if row["name"] == "fits")["agrees"]
+
+
+def test_a_lost_device_among_others_names_them() -> None:
+    shared = cuda("2.00 GiB").replace("this process has 78.60 GiB", "this process has 40.10 GiB")
+    found = verified(f"{vllm()}{ERROR}torch.OutOfMemoryError: {shared}", gpu="h100")["failure"]
+    assert "other processes on the device hold about 38.5" in found["says"]
+
+
+def test_a_stop_for_something_else_than_memory_is_said_to_be_one() -> None:
+    text = f"{vllm()}{ERROR}ValueError: No common block size for 16 (CPU_ATTN: [MultipleOf(32)]).\n"
+    answer = verified(f"{text}{ERROR}EngineCore failed to start.\n", **CARD)
+    assert answer["failure"]["kind"] == "other"
+    assert "No common block size" in answer["failure"]["text"]
+    assert "not memory" in answer["failure"]["says"]
+    assert answer["failure"]["fixes"] == []
+
+
+def test_a_failure_that_was_recovered_from_is_none() -> None:
+    text = f"{vllm()}{ERROR}torch.OutOfMemoryError: {cuda('1.96 GiB')}"
+    started = text + vllm() + "\n".join(
+        f"(EngineCore_DP0 pid=78) INFO 03-04 10:05:00 [x.py:1] {line}"
+        for line in ("Available KV cache memory: 50.00 GiB", "GPU KV cache size: 409,600 tokens")
+    )  # fmt: skip
+    answer = verified(f"{started}\nINFO:     Application startup complete.\n", gpu="h100")
+    assert answer["failure"] is None
+    assert "2 start-ups in the log" in answer["notes"][0]
+    assert not [row for row in answer["checks"] if row["name"] == "fits" and not row["agrees"]]
