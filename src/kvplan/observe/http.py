@@ -184,7 +184,7 @@ class Client:
         unpack, length = _unpacker(str(answer.headers.get("content-encoding", ""))), 0
         if unpack is None:
             raise self.unreachable(url, "answers in an encoding that was not asked for", "is it a proxy's?")
-        async for raw in answer.aiter_raw(_PIECE):
+        async for raw in answer.aiter_raw():  # as it comes: a size would be waited for
             for part in unpack(raw):
                 length += len(part)
                 if length > self.limits.most_bytes:

@@ -119,8 +119,8 @@ def span_of(since: Any, step: Any) -> tuple[float, int | None]:
     """Seconds to look back, and of a step where one is given."""
     back = _seconds("since", since) or DAY
     every = _seconds("step", step)
-    if not 60 <= back <= _MOST_SINCE:
-        raise BadInput(f"--since: {shown(since)} is outside a minute to 400 days; write such as 24h")
+    if not 10 <= back <= _MOST_SINCE:
+        raise BadInput(f"--since: {shown(since)} is outside 10s to 400 days; write such as 24h")
     if every is not None and not (1 <= every <= back / 2 and back / every <= 10_000):
         raise BadInput(
             f"--step: {shown(step)} does not divide --since into 2 to 10,000 steps; write such as 5m"
