@@ -35,7 +35,7 @@ QUANTITIES = {
     q.name: q
     for q in (
         Quantity("bytes", "a size", "B", "40 GiB", 0.05, 32, 2**46),
-        Quantity("seconds", "a time", "s", "12 ms", 0.1, 1e-6, 600),
+        Quantity("seconds", "a time", "s", "12 ms", 0.1, 1e-4, 60),
         Quantity("share", "a share", "", "6 %", 0.1, 0.001, 0.999),
         Quantity("count", "a number", "", "48 or 1.5k", 0.05, 1, 10**9),
         Quantity("ratio", "a factor", "", "8x", 0.05, 1 / 1024, 1024),
@@ -47,7 +47,7 @@ QUANTITIES = {
 
 
 def _share(value: float) -> str:
-    return f"{value:.1%}".replace("%", " %")
+    return f"{100 * value:.2g} %" if value < 0.01 else f"{100 * value:.1f} %"
 
 
 def _ratio(value: float) -> str:

@@ -13,7 +13,6 @@ from kvplan.verbs.drill_subject import (
     check_length,
     factor,
     kv,
-    subject,
 )
 
 _ASKED = Source(Trust.STATED, "as asked")
@@ -81,7 +80,7 @@ def strongest(drawn: Drawn) -> Asked:
     """Which change leaves least of one sequence's cache on a rank."""
     check_length(drawn, drawn["tokens"])
     check_deployed({**drawn, "tp": drawn["more"]})
-    who, tokens = subject(drawn["model"]), drawn["tokens"]
+    tokens = drawn["tokens"]
     shorter = tokens // drawn["cut"]
     changes = {
         "an fp8 cache": kv(drawn, dtype="fp8"),
@@ -96,8 +95,8 @@ def strongest(drawn: Drawn) -> Asked:
     values = sorted(figure.value for _, figure in options)
     if values[0] * 1.2 > values[1]:
         raise Unsuitable("too alike")
-    given = {"shorter": shorter, "state": bool(who.model.layers[0].states)}
-    return Asked(min((f for _, f in options), key=lambda f: f.value), options=options, given=given)
+    least = min((figure for _, figure in options), key=lambda figure: figure.value)
+    return Asked(least, {"shorter": f"{shorter:,}"}, options=options, given={"shorter": shorter})
 
 
 ASKERS: dict[str, Asker] = {

@@ -153,7 +153,7 @@ def more_than(drawn: Drawn) -> Asked:
     two = kv(drawn, model=drawn["second"])["bytes_per_token"]
     two = named("bytes_per_token_of_the_second", "B/token", two)
     second = subject(drawn["second"])
-    text = {"second": second.name, "second_shape": second.shape()}
+    text = {"second": second.name, "second_shape": second.shape}
     return Asked(factor("times_more", one, two), text, {"inverse": two.value / one.value})
 
 
@@ -169,7 +169,7 @@ def least_per_token(drawn: Drawn) -> Asked:
 
 def _described(id: str) -> str:
     who = subject(id)
-    return f"{who.name}: {who.shape()}"
+    return f"{who.name}: {who.shape}"
 
 
 def decimal_in_binary(drawn: Drawn) -> Asked:

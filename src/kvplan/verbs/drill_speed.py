@@ -25,6 +25,7 @@ from kvplan.verbs.drill_subject import (
 )
 
 _ASKED = Source(Trust.STATED, "as asked")
+_OUTPUT = 256  # tokens that kvplan answers with where none are stated
 _SHARE = 0.92  # of the memory that an engine takes
 _TOO_NEAR = 0.8  # of what compute takes: at best neither binds alone there
 
@@ -77,6 +78,14 @@ def _weights(drawn: Drawn) -> Any:
     )
 
 
+def _check_held(drawn: Drawn, caches: float = 0) -> None:
+    """Unsuitable where a rank's memory does not hold its weights and caches."""
+    memory = accelerator(drawn["gpu"]).memory_bytes
+    weights = int(weight_bytes(subject(drawn["model"]).model, bare)) / drawn.get("tp", 1)
+    if memory is None or weights + caches > _SHARE * memory:
+        raise Unsuitable("does not fit")
+
+
 def _counted(drawn: Drawn) -> Counted:
     """What a decode step reads; Unsuitable where it would not fit, or compute would come near."""
     check_deployed(drawn)
@@ -94,9 +103,7 @@ def _counted(drawn: Drawn) -> Counted:
         _bandwidth(a),
         sourced("batch", drawn["batch"], "sequence", _ASKED),
     )
-    all_weights = int(weight_bytes(who.model, bare)) // tp
-    if a.memory_bytes is None or all_weights + drawn["batch"] * held.value > _SHARE * a.memory_bytes:
-        raise Unsuitable("does not fit")
+    _check_held(drawn, drawn["batch"] * held.value)
     compute = drawn["batch"] * value_of(work.decode_matmul_flops(who.model, bare)) / tp / _peak(a).value
     if compute > _TOO_NEAR * counted.seconds.value:
         raise Unsuitable("compute comes near")
@@ -116,11 +123,19 @@ def _states(drawn: Drawn, weights: Any = None) -> dict[str, str]:
         if name in drawn:
             a = accelerator(drawn[name])
             prefix = name.removesuffix("gpu")
-            found[f"{prefix}bandwidth"] = decimal_text(a.bytes_per_second, "B/s")
-            found[f"{prefix}peak"] = decimal_text(_peak(a, drawn.get("compute", "bf16")).value, "FLOP/s")
-    tp = drawn.get("tp", 1)
-    found["over"] = f"one of {tp} × " if tp > 1 else "one "
+            found[f"{prefix}bandwidth"] = _short(a.bytes_per_second, "B/s")
+            found[f"{prefix}peak"] = _short(_peak(a, drawn.get("compute", "bf16")).value, "FLOP/s")
+    if "gpu" in drawn:
+        tp = drawn.get("tp", 1)
+        found["gpus"] = (
+            f"{tp} × {accelerator(drawn['gpu']).name}" if tp > 1 else f"one {accelerator(drawn['gpu']).name}"
+        )
     return found
+
+
+def _short(value: float, unit: str) -> str:
+    """A rate without zeros that say nothing: 989 TFLOP/s, 3.35 TB/s."""
+    return decimal_text(value, unit).replace(".00 ", " ")
 
 
 def step_seconds(drawn: Drawn) -> Asked:
@@ -143,8 +158,7 @@ def weights_seconds(drawn: Drawn) -> Asked:
     """The least time in which one step reads the weights."""
     check_deployed(drawn)
     weights, a = _weights(drawn), accelerator(drawn["gpu"])
-    if a.memory_bytes is None or weights.value > _SHARE * a.memory_bytes:
-        raise Unsuitable("does not fit")
+    _check_held(drawn)
     found: Any = roofline.memory_seconds(weights, _bandwidth(a))
     return Asked(found, _states(drawn, weights), _apart(drawn, {}, found.value))
 
@@ -254,6 +268,7 @@ def attention_intensity(drawn: Drawn) -> Asked:
 
 def crossing_batch(drawn: Drawn) -> Asked:
     """The first batch whose weights take longer to multiply than to read."""
+    _check_held(drawn)
     who, a = subject(drawn["model"]), accelerator(drawn["gpu"])
     each = named("sequence_compute_seconds", "s", work.decode_matmul_flops(who.model, sourced) / _peak(a))
     read = named("weight_bytes", "B", work.weight_bytes_read(who.model, sourced))
@@ -263,6 +278,7 @@ def crossing_batch(drawn: Drawn) -> Asked:
 
 def of_ridge(drawn: Drawn) -> Asked:
     """How many times the ridge point a step's intensity is: below 1 it waits for memory."""
+    _check_held(drawn)
     who, a = subject(drawn["model"]), accelerator(drawn["gpu"])
     tokens = drawn.get("prompt", drawn.get("batch", 1))
     check_length(drawn, tokens if "prompt" in drawn else 1)
@@ -286,7 +302,7 @@ def _prefill(drawn: Drawn, tokens: int) -> Any:
 
 def prefill_flops(drawn: Drawn) -> Asked:
     """Operations of a prompt's matrices."""
-    check_length(drawn, drawn["prompt"])
+    check_length(drawn, drawn["prompt"] + _OUTPUT)
     found = _prefill(drawn, drawn["prompt"])
     return Asked(found, _states(drawn), {"no_two": found.value / 2, **_experts(drawn, found.value)})
 
@@ -294,8 +310,9 @@ def prefill_flops(drawn: Drawn) -> Asked:
 def prefill_seconds(drawn: Drawn) -> Asked:
     """The least time of a prompt, or of the last of several that are computed in turn."""
     check_deployed(drawn)
+    _check_held(drawn)
     ahead, cached = drawn.get("ahead", 0), drawn.get("cached", 0)
-    check_length(drawn, drawn["prompt"])
+    check_length(drawn, drawn["prompt"] + _OUTPUT)
     if cached >= drawn["prompt"]:
         raise Unsuitable("nothing left to compute")
     flops, peak = _prefill(drawn, drawn["prompt"] - cached), _peak(accelerator(drawn["gpu"]))
@@ -323,6 +340,7 @@ def _experts(drawn: Drawn, right: float) -> dict[str, float]:
 def prompt_within(drawn: Drawn) -> Asked:
     """The longest prompt whose matrices are computed within a time, at best."""
     check_deployed(drawn)
+    _check_held(drawn)
     who, peak = subject(drawn["model"]), _peak(accelerator(drawn["gpu"]))
     goal = sourced("goal_seconds", drawn["goal"] / 1000, "s", _ASKED)
     each = sourced("token_parameters", work.token_parameters(who.model), "value", _ASKED)
@@ -334,7 +352,7 @@ def prompt_within(drawn: Drawn) -> Asked:
 
 def attention_share(drawn: Drawn) -> Asked:
     """How much of a prompt's operations is attention's own."""
-    check_length(drawn, drawn["prompt"])
+    check_length(drawn, drawn["prompt"] + _OUTPUT)
     model = subject(drawn["model"]).model
     count = sourced("prompt_tokens", drawn["prompt"], "token", _ASKED)
     scores = named("attention_flops", "FLOP", work.prefill_attention_flops(model, count, sourced))

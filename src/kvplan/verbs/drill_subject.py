@@ -28,7 +28,7 @@ class Unsuitable(KvplanError):
     """A draw that makes no sensible question; another is taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
     """A model, and how a question speaks of it."""
 
@@ -40,16 +40,17 @@ class Subject:
         """The id without its owner."""
         return self.id.rpartition("/")[2]
 
-    @property
+    @functools.cached_property
     def group(self) -> Group:
         """Its first kind of cache: the only one, or that of its windows."""
         return cache.groups_of(self.model)[0]
 
-    @property
+    @functools.cached_property
     def attending(self) -> int:
         """Layers that keep keys and values."""
         return sum(layer.holds_tokens for layer in self.model.layers)
 
+    @functools.cached_property
     def shape(self) -> str:
         """Layers, heads and widths in words: all that the arithmetic of its cache needs."""
         groups, a, layers = cache.groups_of(self.model), self.group.attention, len(self.model.layers)
@@ -104,8 +105,13 @@ def stored(id: str, dtype: str, tp: int = 1) -> Stored:
 def kv(drawn: Drawn, **changed: Any) -> dict[str, Any]:
     """The figures of `size` for what was drawn: `kv` of the contract's document."""
     d: dict[str, Any] = {"tokens": 1, "batch": 1, "tp": 1, "dtype": "bfloat16", **drawn, **changed}
-    asked = {"tokens": d["tokens"], "batch": d["batch"], "crossed": 0}
-    return size.kv_part(subject(d["model"]).model, stored(d["model"], d["dtype"], d["tp"]), asked, sourced)
+    return _kv(d["model"], d["dtype"], d["tp"], d["tokens"], d["batch"])
+
+
+@functools.lru_cache(64)
+def _kv(id: str, dtype: str, tp: int, tokens: int, batch: int) -> dict[str, Any]:
+    asked = {"tokens": tokens, "batch": batch, "crossed": 0}
+    return size.kv_part(subject(id).model, stored(id, dtype, tp), asked, sourced)
 
 
 def check_deployed(drawn: Drawn) -> None:
@@ -127,7 +133,7 @@ def words(drawn: Drawn) -> dict[str, str]:
     found = {name: _word(value) for name, value in drawn.items()}
     if "model" in drawn:
         who = subject(drawn["model"])
-        found |= {"model": who.name, "shape": who.shape()}
+        found |= {"model": who.name, "shape": who.shape}
         found["rank"] = f" on one rank of tp {drawn['tp']}" if drawn.get("tp", 1) > 1 else ""
     for name in ("second", "third"):
         if name in drawn:
