@@ -289,3 +289,26 @@ def test_tighter_goals_never_cost_less() -> None:
 def test_more_to_choose_from_never_costs_more() -> None:
     few, more = recommended(gpu="h100"), recommended(gpu="h100,l40s,a100-80-sxm,l4")
     assert more["answers"][0]["cost_per_hour"] <= few["answers"][0]["cost_per_hour"]
+
+
+def test_notes_say_what_a_reader_must_know() -> None:
+    def said(**words: Any) -> str:
+        return " | ".join(recommended(**words)["notes"])
+
+    assert "price of l40s: " in said()
+    assert "a longer --duration" not in said()
+    assert "requests arrive for" in said(requests=20)
+    assert "the launch starts no drafter" in said(speculative_tokens=3)
+    config = '{"method": "ngram", "num_speculative_tokens": 3}'
+    assert "the launch starts no drafter" not in said(speculative_config=config)
+    assert "--quantization awq needs a checkpoint quantised so" in said(quantization="awq")
+    assert "fewer bits may cost quality" in said(quantization="fp8")
+    assert "behind a router" in said(gpu="l40s", rate=40, max_accelerators=16)
+
+
+def test_a_drafter_that_a_setting_names_is_drafted_with() -> None:
+    config = '{"method": "ngram", "num_speculative_tokens": 3}'
+    words = {"gpu": "h100", "rate": 2}
+    plain, drafted = (recommended(**words, **more) for more in ({}, {"speculative_config": config}))
+    first, second = (answer["answers"][0]["tpot_p99_seconds"] for answer in (plain, drafted))
+    assert second < 0.8 * first

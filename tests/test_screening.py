@@ -15,6 +15,7 @@ from kvplan.facts.accelerators import find_accelerator
 from kvplan.facts.runs_on import method_of, why_not
 from kvplan.serve.load import Load
 from kvplan.verbs.given import given_model
+from kvplan.verbs.recommend import _nodes
 from kvplan.verbs.screening import Candidate, Screened, Setting, Want, built, screened
 
 EIGHT = given_model("llama-3.1-8b")
@@ -208,6 +209,20 @@ def test_families_divide_models_as_their_engines_do() -> None:
     assert found("llama.cpp", experts=True) == {"", "pp 2", "pp 4", "pp 8"}
     assert found("vllm", experts=True, most=1) == {""}
     assert found("transformers", experts=True) == {""}
+
+
+def test_replicas_stay_within_a_node_where_nothing_fast_joins_nodes() -> None:
+    space = Space(["h100-sxm", "l40s"], ["vllm"], [""], ["auto"], 32, {"h100-sxm": 8, "l40s": 8}, {"l40s"})
+    found = families(space, experts=True)
+    assert max(f.ranks for f in found if f.accelerator == "l40s") == 8
+    assert max(f.ranks for f in found if f.accelerator == "h100-sxm") == 32
+
+
+def test_cards_on_pcie_and_nodes_of_one_are_alone() -> None:
+    sizes, alone = _nodes()
+    assert {"l4", "l40s", "rtx4090", "a100-80-pcie", "h100-nvl", "gh200-96", "t4"} <= alone
+    assert not {"h100-sxm", "h200", "b200", "gb200", "mi300x", "a100-80-sxm"} & alone
+    assert (sizes["h100-sxm"], sizes["gb200"], sizes["gh200-96"]) == (8, 72, 1)
 
 
 def test_every_family_has_a_name_of_its_own() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _RANKS = (1, 2, 4, 8, 16, 32, 64)
@@ -46,7 +46,10 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What may be used: names, and at most how many accelerators in all; `node` is how many one holds."""
+    """What may be used: names, and at most how many accelerators in all; `node` is how many one holds.
+
+    A replica on one of those that are `alone` stays within its node: nothing fast joins those.
+    """
 
     accelerators: Sequence[str]
     engines: Sequence[str]
@@ -54,6 +57,7 @@ class Space:
     kv_cache_dtypes: Sequence[str]
     most: int
     node: Mapping[str, int]
+    alone: Container[str] = ()
 
 
 def families(space: Space, *, experts: bool) -> list[Family]:
@@ -61,7 +65,7 @@ def families(space: Space, *, experts: bool) -> list[Family]:
     found = []
     for accelerator, engine in itertools.product(space.accelerators, space.engines):
         node = min(space.most, space.node[accelerator])
-        splits = _splits(engine, node, space.most, experts)
+        splits = _splits(engine, node, node if accelerator in space.alone else space.most, experts)
         formats = itertools.product(space.quantizations, space.kv_cache_dtypes)
         found += [
             Family(accelerator, engine, *pair, *split) for split, pair in itertools.product(splits, formats)

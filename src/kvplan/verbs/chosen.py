@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from kvplan.advise import cost
 from kvplan.advise.families import Family
 from kvplan.advise.front import front
@@ -22,10 +24,11 @@ from kvplan.verbs.trial import Tried
 WORDS = {"ttft_seconds": "TTFT", "tpot_seconds": "TPOT", "e2e_seconds": "end to end"}
 OPTIONS = {"ttft_seconds": "--ttft-p99", "tpot_seconds": "--tpot-p99", "e2e_seconds": "--e2e-p99"}
 _REJECTED = 40
+_SPANS = 3  # times what a request takes: for less, a run says little of a load that goes on
 _DEARER = 1  # the stage at which a family may do, and was not worth simulating
 _ROUTERS = {
-    "least-loaded": "which sends each request to the least loaded",
-    "prefix": "which sends each request to where most of its prompt is cached",
+    "least-loaded": "that sends each request to the least loaded",
+    "prefix": "that sends each request to where most of its prompt is cached",
 }
 
 
@@ -277,8 +280,35 @@ def _notes(question: Question, best: Sequence[Tried], priced: Priced) -> list[st
     for t in best:
         d = built(question.model, t.family, question.want, t.setting)
         notes += launch_notes(d, t.family.quantization or None)
+    notes += [*_short_run(question, best), *_drafter(question)]
     if any(t.replicas > 1 for t in best):
-        notes.append(f"replicas: start so many of the launch behind a router, {_ROUTERS[question.routing]}")
+        notes.append(
+            "replicas: start so many of the launch, each with accelerators of its own "
+            f"(CUDA_VISIBLE_DEVICES or its like), behind a router {_ROUTERS[question.routing]}"
+        )
     if any(t.family.quantization or t.family.kv_cache_dtype != "auto" for t in best):
         notes.append("fewer bits may cost quality: compare answers before relying on them")
     return list(dict.fromkeys(notes))
+
+
+def _short_run(question: Question, best: Sequence[Tried]) -> list[str]:
+    """A word on requests that arrive for hardly longer than one of them takes."""
+    workload = question.workloads[0]
+    known = workload.arrival_seconds[~np.isnan(workload.arrival_seconds)]
+    span = float(known[-1] - known[0])
+    longest = max((t.p99.get("e2e_seconds") or 0.0 for t in best), default=0.0)
+    if workload.users or span > _SPANS * longest:
+        return []
+    return [
+        f"requests arrive for {seconds_text(span)} and take up to {seconds_text(longest)}: "
+        "a longer --duration, or more --requests, would tell more"
+    ]
+
+
+def _drafter(question: Question) -> list[str]:
+    """A word on drafts that no setting of an engine asks for."""
+    want = question.want
+    stated = any(name.startswith("speculative") for flags in want.flags.values() for name in flags)
+    if not want.load.drafts or stated:
+        return []
+    return [f"the launch starts no drafter: give the engine one that drafts {want.load.drafts} tokens a step"]

@@ -120,7 +120,7 @@ def recommend(
         _weights(loaded, _several("--quantization", quantization)),
         _caches(_several("--kv-cache-dtype", kv_cache_dtype)),
         whole("--max-accelerators", max_accelerators, 1, MOST_ACCELERATORS),
-        _nodes(),
+        *_nodes(),
     )
     workloads = _workloads(asked, whole("--seed", seed, 0, 2**31 - 2))
     by_engine = {name: _flags_of(name, flags, engines) for name in engines}
@@ -191,9 +191,13 @@ def _accelerators(named: list[str], prices: Mapping[str, Price]) -> list[str]:
     return [a.key for a in found if a.key in prices or price_of(a.key) is not None]
 
 
-def _nodes() -> dict[str, int]:
-    table = store.toml("efficiency/classes.toml")["node"]
-    return {a.key: int(table["domain"].get(a.key, table["accelerators"])) for a in accelerators()}
+def _nodes() -> tuple[dict[str, int], set[str]]:
+    """(accelerators of a node, those whose nodes nothing fast joins: cards on PCIe, nodes of one)."""
+    table = store.toml("efficiency/classes.toml")
+    node, bridged = table["node"], table["bridged"]["accelerators"]
+    sizes = {a.key: int(node["domain"].get(a.key, node["accelerators"])) for a in accelerators()}
+    slotted = {a.key for a in accelerators() if a.link_bytes_per_second is None or a.key in bridged}
+    return sizes, slotted | {key for key, size in sizes.items() if size == 1}
 
 
 def _workloads(asked: Mapping[str, Any], seed: int) -> tuple[Workload, ...]:

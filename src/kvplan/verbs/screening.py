@@ -288,7 +288,7 @@ def _found(family: Family, want: Want, ways: Sequence[_Way], times: Mapping[str,
     able = [
         candidate(row, int(np.argmax(worst[row] <= 1))) for row in range(len(ways)) if worst[row].min() <= 1
     ]
-    able.sort(key=lambda c: (c.replicas, c.setting.changed, _step(c, want), c.setting.slots or 0))
+    able.sort(key=lambda c: (c.replicas, c.setting.changed, _step(c, want), _whole(c), c.setting.slots or 0))
     nearest = candidate(*(int(i) for i in np.unravel_index(int(np.argmin(worst)), worst.shape)))
     seconds = times["e2e_seconds"] * np.array([[1.0 if way.setting.changed else _CHANGE] for way in ways])
     quickest = seconds.argmin(axis=0)
@@ -299,6 +299,11 @@ def _found(family: Family, want: Want, ways: Sequence[_Way], times: Mapping[str,
 def _step(c: Candidate, want: Want) -> int:
     """How much of its worst goal a candidate takes, in steps of a twentieth; up to a half is all the same."""
     return max(0, math.ceil(20 * math.log(want.goals.worst(c.times())[1] / _EASE)))
+
+
+def _whole(c: Candidate) -> int:
+    """The time to the last token in steps of a tenth: nearly equal ones are equal."""
+    return round(10 * math.log(c.e2e_seconds))
 
 
 def _falling(seconds: Floats) -> list[int]:

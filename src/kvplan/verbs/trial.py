@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from kvplan.advise.families import Family
@@ -176,9 +177,12 @@ def _candidates(screened: Screened, goals: Goals) -> list[Candidate]:
     return [fewest[0]] if worst[best] > _BETTER * worst[fewest[0]] else [fewest[0], best]
 
 
-def _order(t: Tried, goals: Goals) -> tuple[bool, int, bool, int, int, float]:
+def _order(t: Tried, goals: Goals) -> tuple[float, ...]:
+    """Of a family's settings the simplest of those that need the fewest replicas and are nearly as quick."""
     worst = goals.worst(t.worst_times())[1]
-    return not t.met(goals), t.replicas, t.at_risk(goals), t.setting.changed, t.setting.slots or 0, worst
+    whole = round(10 * math.log(t.p99.get("e2e_seconds") or 1.0))
+    slots = t.setting.slots or 0
+    return not t.met(goals), t.replicas, t.at_risk(goals), t.setting.changed, whole, slots, worst
 
 
 def played(
