@@ -12,7 +12,8 @@ from typing import Any
 
 import fake_server as fake
 
-RUNS = Path(__file__).parents[2] / "shared" / "data" / "engine-runs"
+DATA = Path(__file__).parent / "data"
+RUNS, PAGES = DATA / "engine-runs", DATA / "engine-pages"
 _LINE = re.compile(r"(?P<kind>Counter|Gauge|Histogram)\((?P<inner>.*)\)$")
 
 
@@ -49,7 +50,7 @@ def _labels(labels: dict[str, str]) -> str:
 @contextmanager
 def vllm(name: str, length: int | None = None, version: str = "0.32.0") -> Iterator[fake.FakeServer]:
     """A server with a stored page of vLLM."""
-    text = text_of((RUNS / "vllm" / f"{name}.metrics").read_text("utf-8"))
+    text = text_of((PAGES / "vllm" / f"{name}.metrics").read_text("utf-8"))
     with fake.serving(metrics=text, version=fake.json_page({"version": version})) as server:
         entry = {"id": "m", "root": "models/m", "parent": None, "max_model_len": length}
         server.answers["/v1/models"] = fake.json_page({"object": "list", "data": [entry]})
@@ -59,7 +60,7 @@ def vllm(name: str, length: int | None = None, version: str = "0.32.0") -> Itera
 @contextmanager
 def llama_cpp(name: str) -> Iterator[fake.FakeServer]:
     """A server with the stored pages of llama-server; the first of each path."""
-    text = (RUNS / "llama_cpp" / f"{name}.metrics").read_text("utf-8")
+    text = (PAGES / "llama_cpp" / f"{name}.metrics").read_text("utf-8")
     with fake.serving() as server:
         for path, body in re.findall(
             r"^### (/\S+)\n(.*?)(?=^###|^# maxrss|\Z)", text, re.MULTILINE | re.DOTALL

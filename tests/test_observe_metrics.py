@@ -13,9 +13,9 @@ from kvplan.facts import store
 from kvplan.observe.histogram import Histogram, added, histogram_of
 from kvplan.observe.metrics import ENGINES, FACTS, Reading, readings_of
 from kvplan.observe.traffic import traffic_of
-from served_pages import RUNS, text_of
+from served_pages import PAGES, text_of
 
-STORED = sorted(path.stem for path in (RUNS / "vllm").glob("*.metrics"))
+STORED = sorted(path.stem for path in (PAGES / "vllm").glob("*.metrics"))
 
 
 def one(text: str) -> Reading:
@@ -33,7 +33,7 @@ def test_every_engine_has_its_names_in_the_facts() -> None:
 
 
 def test_a_page_of_vllm_gives_its_counts_and_histograms() -> None:
-    r = one(text_of((RUNS / "vllm" / "vllm_llama_pressure.metrics").read_text("utf-8")))
+    r = one(text_of((PAGES / "vllm" / "vllm_llama_pressure.metrics").read_text("utf-8")))
     assert (r.engine, r.model, r.replicas) == ("vllm", "m", 1)
     assert r.counters["preemptions"] == 6
     assert r.histograms["prompt_tokens"].mean == 600
@@ -47,7 +47,7 @@ def test_a_page_of_vllm_gives_its_counts_and_histograms() -> None:
 
 @pytest.mark.parametrize("name", STORED)
 def test_every_stored_page_is_read_without_a_line_left_out(name: str) -> None:
-    found, read = readings_of(text_of((RUNS / "vllm" / f"{name}.metrics").read_text("utf-8")))
+    found, read = readings_of(text_of((PAGES / "vllm" / f"{name}.metrics").read_text("utf-8")))
     assert [r.engine for r in found] == ["vllm"]
     assert read.refused == 0
     assert not read.cut
@@ -117,7 +117,7 @@ def test_tensorrt_llm_and_llama_server_are_read() -> None:
         'trtllm_kv_cache_tokens_per_block{model_name="x"} 32\n'
     )
     assert (r.engine, r.gauges) == ("tensorrt-llm", {"num_blocks": 100, "block_tokens": 32})
-    page = (RUNS / "llama_cpp" / "tiny_llama_par2.metrics").read_text("utf-8")
+    page = (PAGES / "llama_cpp" / "tiny_llama_par2.metrics").read_text("utf-8")
     r = one(page)
     assert r.engine == "llama.cpp"
     assert traffic_of(r).requests is None  # it counts none

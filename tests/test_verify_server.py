@@ -16,11 +16,10 @@ from kvplan.faces.cli import main
 from kvplan.model.gguf_model import model_of
 from kvplan.model.tensors import TensorList
 from kvplan.observe.read import observe_log
-from served_pages import RUNS, llama_cpp, vllm
+from served_pages import PAGES, RUNS, llama_cpp, vllm
 
 PASSWORD, TOKEN = "hunter2-horse", "tok-abcdefgh12345678"
-STORED = sorted(path.stem for path in (RUNS / "vllm").glob("*.metrics"))
-ASKED = ("disable_hybrid_kv_cache_manager", "dtype")  # what a page does not show
+STORED = sorted(path.stem for path in (PAGES / "vllm").glob("*.metrics"))
 CONTEXTS: dict[str, dict[str, Any]] = {
     "gemma270m_ctx10000_par3": {"ctx_size": 10000, "parallel": 3},
     "gemma270m_ctx4096": {"ctx_size": 4096},
@@ -43,12 +42,8 @@ def config(name: str) -> str:
 
 def given(name: str) -> dict[str, Any]:
     """What the run was started with and its page does not say."""
-    file = RUNS / "vllm" / f"{name}.json"
-    if not file.exists():
-        return {}
-    run = json.loads(file.read_text("utf-8"))
-    found = {key: value for key, value in run["kw"].items() if key in ASKED}
-    return {**found, "max_num_batched_tokens": run["max_num_batched_tokens"]}
+    found: dict[str, Any] = json.loads((PAGES / "asked.json").read_text("utf-8")).get(name, {})
+    return found
 
 
 def figures(answer: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
