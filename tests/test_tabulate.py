@@ -9,11 +9,11 @@ import pytest
 from kvplan.cost.estimate import Clock
 from kvplan.cost.step import Step
 from kvplan.serve.load import Load
-from kvplan.serve.replay.clockwork import across, along
 from kvplan.serve.step_times import StepTimes
 from kvplan.serve.tabulate import tabulated
 from kvplan.verbs.described import described
 from kvplan.verbs.timing import clock_of
+from plain_simulator import across, along
 
 MODELS = {"llama-3.1-8b": 1, "gemma-3-27b": 2, "deepseek-v3": 8, "gpt-oss-120b": 2, "qwen3-next-80b-a3b": 2}
 STEPS = (
