@@ -51,6 +51,41 @@ def test_times_are_those_of_latency_at_a_replicas_share_of_the_rate(family: Fami
         assert c.output_tokens_per_second == pytest.approx(RATE * OUTPUT)
 
 
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        (Family("h200", "vllm", dp=8, ep=8), {"dp": 8, "ep": 8}),
+        (Family("h200", "vllm", tp=2, dp=4, ep=8), {"tp": 2, "dp": 4, "ep": 8}),
+        (Family("h200", "vllm", tp=8, ep=8), {"tp": 8, "ep": 8}),
+        (Family("h200", "sglang", tp=8, ep=8, attention_dp=8), {"tp": 8, "ep": 8, "attention_dp": 8}),
+        (
+            Family("h200", "tensorrt-llm", tp=8, ep=8, attention_dp=8),
+            {"tp": 8, "ep": 8, "enable_attention_dp": True},
+        ),
+        (Family("h100-sxm", "vllm", dp=16, ep=16), {"dp": 16, "ep": 16}),
+        (Family("h100-sxm", "sglang", tp=16), {"tp": 16}),
+    ],
+    ids=lambda x: x.name if isinstance(x, Family) else "",
+)
+def test_experts_and_attention_are_dealt_as_latency_deals_them(family: Family, words: dict[str, Any]) -> None:
+    mixture = given_model("deepseek-v3")
+    load: dict[str, Any] = {
+        "amount": 2.0,
+        "load": Load(1500, 300),
+        "longest": 1800,
+        "goals": Goals(60.0, 2.0),
+    }
+    found = of(family, mixture, **load)
+    c = next(c for c in found.able if not c.setting.changed)
+    assert c.accelerators == family.ranks * c.replicas
+    run = kvplan.latency(
+        mixture, gpu=family.accelerator, engine=family.engine, rate=2.0 / c.replicas, prompt_tokens=1500,
+        output_tokens=300, **words,
+    )["serving"]  # fmt: skip
+    assert c.ttft_seconds == pytest.approx(run["ttft_seconds"], rel=1e-6)
+    assert c.tpot_seconds == pytest.approx(run["tpot_seconds"], rel=1e-6)
+
+
 def test_users_are_shared_among_replicas() -> None:
     for c in of(Family("l40s", "vllm"), mode="concurrency", amount=48.0).able:
         alone = steady(c, concurrency=48 // c.replicas)

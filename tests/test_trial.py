@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
+import kvplan
 from kvplan.advise.families import Family
 from kvplan.advise.goals import Goals
 from kvplan.advise.ranking import Rank, known_or_last, relaxed, weighted
 from kvplan.facts.prices import given_prices
+from kvplan.serve.load import Load
 from kvplan.verbs import trial
+from kvplan.verbs.given import given_model
 from kvplan.verbs.order import WAVE, Order, Priced
-from kvplan.verbs.screening import Candidate, Screened, Setting
+from kvplan.verbs.screening import Candidate, Screened, Setting, Want, screened
 from kvplan.verbs.trial import Tried
+from kvplan.verbs.workloads import workload_of
 
 GOALS = Goals(1.0)
 L4 = Family("l4", "vllm")
@@ -160,3 +164,28 @@ def test_near_misses_of_arithmetic_are_played_and_far_ones_where_nothing_else_is
     near, far = Family("l4", "vllm", tp=2), Family("l4", "vllm")
     assert in_order([screened_at(near, 1, 1.05), screened_at(far, 1, 5.0)], {}) == [near]
     assert in_order([screened_at(near, 1, 1.05), screened_at(far, 1, 5.0)], {near: 0, far: 0}) == [near, far]
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        (Family("h200", "vllm", dp=8, ep=8), {"dp": 8, "ep": 8}),
+        (Family("h200", "sglang", tp=8, ep=8, attention_dp=8), {"tp": 8, "ep": 8, "attention_dp": 8}),
+        (Family("h200", "vllm", tp=4, pp=2, ep=4), {"tp": 4, "pp": 2, "ep": 4}),
+    ],
+    ids=lambda x: x.name if isinstance(x, Family) else "",
+)
+def test_ranks_that_share_experts_are_played_as_simulate_plays_them(
+    family: Family, words: dict[str, Any]
+) -> None:
+    load: dict[str, Any] = {"rate": 2, "requests": 60, "prompt_tokens": 1000, "output_tokens": 60}
+    mixture = given_model("deepseek-v3")
+    draws = tuple(workload_of(load, seed) for seed in (0, 1))
+    want = Want("rate", 2.0, Load(1000, 60), 1060, Goals(60.0), 16, {}, {})
+    found = screened(mixture, family, want)
+    one = trial.tried(mixture, found, want, draws, "least-loaded")[0]
+    assert one.replicas == 1
+    assert one.setting == Setting()
+    run = kvplan.simulate(mixture, gpu="h200", engine=family.engine, **words, **load)
+    assert one.p99["ttft_seconds"] == pytest.approx(run["ttft_seconds"]["p99"])
+    assert one.p99["e2e_seconds"] == pytest.approx(run["e2e_seconds"]["p99"])
