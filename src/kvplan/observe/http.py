@@ -83,14 +83,14 @@ class Client:
         """What no text may hold."""
         return Secrets.of(self.address, self.headers)
 
-    def get(self, path: str, query: Iterable[tuple[str, str]] = ()) -> Page:
+    def get(self, path: str, query: Iterable[tuple[str, str]] = (), most_bytes: int | None = None) -> Page:
         """A page of the server, whatever its status. Raises Unreachable, in one line."""
-        return run(lambda: self._get(path, tuple(query)))
+        return run(lambda: self._get(path, tuple(query), most_bytes or self.limits.most_bytes))
 
-    async def _get(self, path: str, query: tuple[tuple[str, str], ...]) -> Page:
+    async def _get(self, path: str, query: tuple[tuple[str, str], ...], most_bytes: int) -> Page:
         url = self.address.page(path)
         async with self.session() as session, self.bounded(url, self._seconds_left(url)):
-            return await self.fetch(session, url, query)
+            return await self.fetch(session, url, query, most_bytes)
 
     def _seconds_left(self, url: str) -> float:
         left = self.limits.all_seconds - (time.monotonic() - self._begun)
@@ -126,10 +126,14 @@ class Client:
         except Exception as error:  # noqa: BLE001 - httpx, httpcore, h11, ssl and sockets raise their own
             raise self._failed(url, error) from None
 
-    async def fetch(self, session: Any, url: str, query: tuple[tuple[str, str], ...] = ()) -> Page:
+    async def fetch(
+        self, session: Any, url: str, query: tuple[tuple[str, str], ...], most_bytes: int
+    ) -> Page:
         """A page as a whole, its redirects followed."""
         async with self.opened(session, "GET", url, query) as answer:
-            body = await self.body(answer, url)
+            body = bytearray()
+            async for part in self.pieces(answer, url, most_bytes):
+                body += part
             kind = str(answer.headers.get("content-type", ""))[:200].lower()
             return Page(said(url), int(answer.status_code), kind, body.decode("utf-8", "replace"))
 
@@ -172,23 +176,16 @@ class Client:
             sent["authorization"] = f"Basic {word}"
         return sent | {name.lower(): value for name, value in self.headers.items()}
 
-    async def body(self, answer: Any, url: str) -> bytes:
-        """The body, unpacked, up to the limit; one byte more is an error."""
-        parts = bytearray()
-        async for part in self.pieces(answer, url):
-            parts += part
-        return bytes(parts)
-
-    async def pieces(self, answer: Any, url: str) -> AsyncIterator[bytes]:
-        """The body piece by piece, unpacked as it comes, up to the limit."""
+    async def pieces(self, answer: Any, url: str, most_bytes: int) -> AsyncIterator[bytes]:
+        """The body piece by piece, unpacked as it comes, up to the limit; one byte more is an error."""
         unpack, length = _unpacker(str(answer.headers.get("content-encoding", ""))), 0
         if unpack is None:
             raise self.unreachable(url, "answers in an encoding that was not asked for", "is it a proxy's?")
         async for raw in answer.aiter_raw():  # as it comes: a size would be waited for
             for part in unpack(raw):
                 length += len(part)
-                if length > self.limits.most_bytes:
-                    most = bytes_text(self.limits.most_bytes)
+                if length > most_bytes:
+                    most = bytes_text(most_bytes)
                     raise self.unreachable(url, f"sends more than {most}", "is it the engine's own port?")
                 yield part
         for part in unpack(b""):

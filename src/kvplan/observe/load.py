@@ -128,7 +128,8 @@ class _Sender:
                     if answer.status_code >= 400:
                         self.why = f"{answer.status_code}"
                         return None
-                    return await _timed(self.client.pieces(answer, url), begun, self.plan.output_tokens)
+                    pieces = self.client.pieces(answer, url, self.client.limits.most_bytes)
+                    return await _timed(pieces, begun, self.plan.output_tokens)
         except Unreachable as error:
             self.why = str(error)
             return None

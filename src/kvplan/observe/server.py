@@ -14,6 +14,7 @@ from kvplan.observe.http import Client, Page
 from kvplan.observe.metrics import FACTS, Reading, readings_of
 
 MOST_ENTRIES = 1000
+MOST_JSON = 4 * 2**20  # of a document, which takes a multiple of it in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,6 @@ class Server:
     models: tuple[dict[str, Any], ...] = ()
     reading: Reading | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    slots: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -146,7 +146,7 @@ def _chosen(client: Client, found: list[Reading], model: str | None) -> Reading 
 def _document(client: Client, path: str) -> dict[str, Any]:
     """A page's JSON object; empty where there is none."""
     try:
-        page = client.get(path)
+        page = client.get(path, most_bytes=MOST_JSON)
     except Unreachable:
         return {}
     found = page.json() if page.ok else None
@@ -162,7 +162,10 @@ def _of_engine(client: Client, server: Server, metrics: Page) -> Server:
         return replace(server, settings=info, version=_text(info.get("version")))
     if server.engine == "llama.cpp":
         props = _document(client, "/props")
-        return replace(server, settings=props, slots=_slots(client), version=_build(props))
+        slots = _slots(client)
+        busy = float(sum(slot.get("is_processing") is True for slot in slots))
+        reading = server.reading or (Reading(server.engine, gauges={"running": busy}) if slots else None)
+        return replace(server, settings=props, version=_build(props), reading=reading)
     version = _text(_document(client, "/version").get("version"))
     if server.engine == "tensorrt-llm":
         return replace(server, version=version, settings=_last_iteration(metrics))
@@ -171,7 +174,7 @@ def _of_engine(client: Client, server: Server, metrics: Page) -> Server:
 
 def _slots(client: Client) -> tuple[dict[str, Any], ...]:
     try:
-        page = client.get("/slots")
+        page = client.get("/slots", most_bytes=MOST_JSON)
     except Unreachable:
         return ()
     found = page.json() if page.ok else None

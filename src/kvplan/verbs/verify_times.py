@@ -73,7 +73,11 @@ def times(load: Measured, d: Deployment | None, suffix: str, why: str) -> Timed:
         predicted = serving[name]
         ends = (serving["low"][name], serving["high"][name])
         if value is not None and predicted is not None:
-            rows.append(between(f"{name}{suffix}", predicted, ends, Said(value, 1e-9 * value), "s", LOAD, f"{_WHY}{why}"))
+            rows.append(
+                between(
+                    f"{name}{suffix}", predicted, ends, Said(value, 1e-9 * value), "s", LOAD, f"{_WHY}{why}"
+                )
+            )
     return Timed(found(rows), _document(load))
 
 

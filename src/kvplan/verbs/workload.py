@@ -111,7 +111,7 @@ def _refuse(given: Mapping[str, Any]) -> None:
 def source_of(url: Any, asking: Asking, selector: Any) -> tuple[Prometheus, Secrets]:
     """Who asks the Prometheus at that address, and what must never be said of it."""
     client = client_of(url, asking, "--prometheus")
-    client = client.with_limits(seconds=3 * asking.seconds, all_seconds=30 * asking.seconds, most_bytes=2**26)
+    client = client.with_limits(seconds=3 * asking.seconds, all_seconds=30 * asking.seconds, most_bytes=2**24)
     return Prometheus(client, selector_of(selector)), client.secrets
 
 
