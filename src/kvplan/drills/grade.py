@@ -85,8 +85,8 @@ def slip_says(name: str) -> str:
 def _slips(question: Question, reading: Reading, typed: str) -> Iterator[tuple[str, str]]:
     """Names of what may have gone wrong, the surest first."""
     value, right, near = reading.value, question.value, max(question.tolerance / 2, 0.02)
-    other = _other_unit(reading)
-    if other is not None and within(other, right, near):
+    others = _other_units(reading)
+    if any(within(other, right, near) for other in others):
         yield "gb_for_gib", slip_says("gb_for_gib").format(typed=" ".join(typed.split()))
     for name, wrong in question.slips.items():
         if within(value, wrong, near):
@@ -95,10 +95,9 @@ def _slips(question: Question, reading: Reading, typed: str) -> Iterator[tuple[s
     for name, row in _table()["any"].get(question.quantity.name, {}).items():
         if any(within(value, wrong, near) for wrong in _general(row, right)):
             yield name, row["says"]
-    if other is not None:
-        for name, wrong in question.slips.items():
-            if within(other, wrong, near):
-                yield name, f"{slip_says(name)}; and GB and GiB are mixed"
+    for name, wrong in question.slips.items():
+        if any(within(other, wrong, near) for other in others):
+            yield name, f"{slip_says(name)}; and GB and GiB are mixed"
 
 
 def _general(row: dict[str, Any], right: float) -> list[float]:
@@ -109,12 +108,11 @@ def _general(row: dict[str, Any], right: float) -> list[float]:
     return [right * factor for factor in row["factors"]]
 
 
-def _other_unit(reading: Reading) -> float | None:
-    """The value had GB been GiB, or GiB been GB."""
+def _other_units(reading: Reading) -> list[float]:
+    """The value had GB been GiB, or GiB been GB; none where no such unit was written."""
     m = reading.meaning
-    if not m.base:
-        return None
-    return float(reading.value * ((1.024 if m.base == 1000 else 1 / 1.024) ** m.power))
+    step = float(1.024**m.power)
+    return [reading.value * step, reading.value / step] if m.base else []
 
 
 def _how_far(value: float, right: float) -> str:
@@ -153,7 +151,7 @@ def _choice(question: Question, typed: str) -> Verdict:
 def _chosen(question: Question, typed: str) -> int | None:
     """The choice that a letter, its place, its text or words of it alone stand for."""
     words = [w for w in _words(typed) if w not in _ASIDE]
-    if not words or len(typed) > LONGEST:
+    if not words or len(typed) > LONGEST or re.match(r"\s*[-−+]\s*\d", typed):
         return None
     letters = LETTERS[: len(question.choices)]
     if len(words[0]) == 1 and words[0] in letters and (len(words) == 1 or _is_text(question, words)):

@@ -74,6 +74,7 @@ def _cleaned(typed: str) -> str:
     text = re.sub(r"(?i)\bper\s?cents?\b|\bpct\b", "%", text)
     text = re.sub(r"(?i)(?<=\d)-?ish\b", " ", text)
     text = re.sub(r"(?i)\bper\b|\ba\b(?=\s*(token|second|sec|byte|sequence|request))", "/", text)
+    text = re.sub(r"(?<=\d)\s*:\s*(?=\d)", "/", text)
     text = re.sub(r"[~≈≃≅=?!()\[\]\"<>:;]", " ", text)
     text = _without_filler(text)
     text = re.sub(r"(?i)\b[a-z]+\b", lambda m: _number_word(m[0]), text)
@@ -81,6 +82,7 @@ def _cleaned(typed: str) -> str:
     text = re.sub(r"(?i)^\s*an?\s+(?=[\d.])", "", text)
     text = re.sub(r"(?i)^\s*an?\s+(?=[a-z])", "1 ", text)
     text = re.sub(r"(?<=\d)\s*\*\s*$", " x", text)
+    text = re.sub(r"(?i)^\s*[x*]\s*(?=[\d.])", "", text)
     return _one_point(text).rstrip(" /,-.").strip()
 
 
