@@ -84,6 +84,12 @@ def forms() -> tuple[Form, ...]:
     return tuple(_form(file, row) for file in FILES for row in store.toml(f"{FOLDER}/{file}.toml")["form"])
 
 
+@functools.lru_cache(maxsize=1024)
+def forms_of(found: tuple[bytes, ...]) -> tuple[Form, ...]:
+    """The forms to try on a line that holds these of `words()`."""
+    return tuple(form for form in forms() if any(word in form.words.encode() for word in found))
+
+
 @functools.cache
 def kinds() -> Mapping[str, str]:
     """What kind of figure each name is."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvplan.errors import BadInput, shown
-from kvplan.observe.forms import Form, forms, values_of, words
+from kvplan.observe.forms import Form, forms_of, values_of, words
+from kvplan.observe.secrets import redacted
 from kvplan.observe.source import LONGEST, Scanner, opened
 from kvplan.observe.startup import Hit, StartUp
 from kvplan.observe.text import plain, rank_of
@@ -39,12 +41,15 @@ class _Service:
 class _Reader:
     services: dict[str, _Service] = field(default_factory=dict)
 
-    def take(self, number: int, raw: bytes) -> None:
-        """Try every form on a line."""
+    def take(self, number: int, raw: bytes, here: Sequence[bytes]) -> None:
+        """Try on a line the forms of the words that may be in it."""
         name, text = plain(raw)
-        for form in forms():
-            if form.words not in text:
-                continue
+        tried = forms_of(tuple(word for word in here if word in raw))
+        matching = [form for form in tried if form.words in text and form.pattern.search(text)]
+        if not matching:
+            return
+        text = redacted(text)
+        for form in matching:
             for count, match in enumerate(form.pattern.finditer(text)):
                 if count == _MOST_MATCHES:
                     break
@@ -79,8 +84,9 @@ def read_log(log: Any) -> LogRead:
     """
     reader, scanner = _Reader(), Scanner(words())
     with opened(log) as (name, stream):
-        for number, raw in scanner.scan(stream):
-            reader.take(number, raw)
+        scanner.name = name
+        for number, raw, here in scanner.scan(stream):
+            reader.take(number, raw, here)
     return _chosen(reader, scanner, name)
 
 

@@ -8,6 +8,7 @@ divides a line, and a line longer than `LONGEST` is cut.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from kvplan.errors import BadInput, shown
 
 BLOCK = 1 << 20
 LONGEST = 1 << 18
+_COLOURS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _PACKED = {
     b"\x1f\x8b": "gzip: zcat FILE | kvplan verify --log -",
     b"BZh": "bzip2: bzcat FILE | kvplan verify --log -",
@@ -40,6 +42,7 @@ class Scanner:
     """Reads a stream once; what it counted stands here afterwards."""
 
     words: Sequence[bytes]
+    name: str = "log"
     lines: int = 0
     size: int = 0
     cut: int = 0
@@ -47,8 +50,8 @@ class Scanner:
     _skipping: bool = False
     _first: bool = field(default=True)
 
-    def scan(self, stream: Readable) -> Iterator[tuple[int, bytes]]:
-        """Number and bytes of every line that holds one of the words."""
+    def scan(self, stream: Readable) -> Iterator[tuple[int, bytes, Sequence[bytes]]]:
+        """Number and bytes of every line that holds one of the words, and the words that may be in it."""
         while raw := _read(stream):
             self._begin(raw)
             self.size += len(raw)
@@ -63,9 +66,9 @@ class Scanner:
         self._first = False
         for magic, how in _PACKED.items():
             if raw.startswith(magic):
-                raise BadInput(f"--log: the log is packed with {how}")
+                raise BadInput(f"--log: {shown(self.name)} is packed with {how}")
 
-    def _block(self, raw: bytes) -> Iterator[tuple[int, bytes]]:
+    def _block(self, raw: bytes) -> Iterator[tuple[int, bytes, Sequence[bytes]]]:
         """Whole lines of the block; what follows the last line's end is carried on, as far as it may be."""
         end = raw.rfind(b"\n") + 1
         if end == 0:
@@ -87,7 +90,9 @@ class Scanner:
             self.cut += 1
             self._carry = self._carry[:LONGEST]
 
-    def _whole(self, part: bytes) -> Iterator[tuple[int, bytes]]:
+    def _whole(self, part: bytes) -> Iterator[tuple[int, bytes, Sequence[bytes]]]:
+        if b"\x1b" in part:
+            part = _COLOURS.sub(b"", part)
         here = [word for word in self.words if word in part]
         if not here:
             self.lines += part.count(b"\n")
@@ -97,13 +102,13 @@ class Scanner:
             if any(word in line for word in here):
                 yield from self._pieces(line, here)
 
-    def _pieces(self, line: bytes, here: list[bytes]) -> Iterator[tuple[int, bytes]]:
+    def _pieces(self, line: bytes, here: list[bytes]) -> Iterator[tuple[int, bytes, Sequence[bytes]]]:
         for piece in line.split(b"\r"):
             if len(piece) > LONGEST:
                 self.cut += 1
                 piece = piece[:LONGEST]
             if any(word in piece for word in here):
-                yield self.lines, piece
+                yield self.lines, piece, here
 
 
 def _read(stream: Readable) -> bytes:

@@ -10,8 +10,6 @@ import json
 import re
 from dataclasses import dataclass
 
-from kvplan.observe.secrets import redacted
-
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _KEYS = ("log", "message", "MESSAGE", "msg", "body", "text", "textPayload")
 _CRI = re.compile(r"^\d{4}-\d\d-\d\dT\S+ (?:stdout|stderr) [FP] ")
@@ -43,7 +41,7 @@ _PART = re.compile(r"(?:^|[_ ])(DP|PP|TP)(\d{1,5})")
 
 
 def plain(raw: bytes) -> tuple[str, str]:
-    """The service that a line belongs to (empty where none is named) and the line's text, without secrets."""
+    """The service that a line belongs to (empty where none is named) and the line's text, secrets and all."""
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     if text.lstrip().startswith("{"):
         text = _unpacked(text)
@@ -52,7 +50,7 @@ def plain(raw: bytes) -> tuple[str, str]:
     service = _SERVICE.match(text)
     name = next((found for found in service.groups() if found), "") if service else ""
     text = _CRI.sub("", text[service.end() :] if service else text)
-    return name, redacted(text)
+    return name, text
 
 
 def _unpacked(text: str) -> str:
