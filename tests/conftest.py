@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("kvplan", deadline=None)
+# How quick a machine is fails no test.
+settings.register_profile("kvplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvplan")
 
 GOLDEN = Path(__file__).parent / "golden"
