@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test test-real test-engines test-ray test-vllm test-launch check bench kernels accuracy replayed clean
+.PHONY: demo test test-real test-engines test-ray test-prometheus test-vllm test-launch check bench kernels accuracy replayed clean
 
 demo: $(STAMP)  ## set up, then a first plan
 	$(BIN)/kvplan plan meta-llama/Llama-3.1-70B-Instruct --gpu h100 --tp 4
@@ -38,6 +38,10 @@ test-launch: $(STAMP) .engines-server/installed  ## start llama-server as plan s
 
 test-ray: .venv/ray  ## search on a Ray cluster of two nodes here; workers, a node and the driver are lost
 	$(BIN)/python -m pytest -m ray tests/ray
+
+test-prometheus: $(STAMP)  ## ask a real Prometheus, Debian's package (apt-get install prometheus), for a minute
+	command -v prometheus promtool > /dev/null || apt-get install -y --no-install-recommends prometheus
+	$(BIN)/python -m pytest -m prometheus -s tests/test_real_prometheus.py
 
 check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/ruff check .

@@ -98,7 +98,7 @@ def _no_names(page: Page) -> list[str]:
 
 def _engine_of(client: Client, metrics: Page) -> str | None:
     """The engine of a server without metrics, by the pages that only one of them has."""
-    if isinstance(metrics.json(), list):
+    if _statistics(metrics):
         return "tensorrt-llm"
     if "model_path" in (_document(client, "/get_server_info") or _document(client, "/server_info")):
         return "sglang"
@@ -189,9 +189,14 @@ def _build(props: dict[str, Any]) -> str | None:
 
 def _last_iteration(metrics: Page) -> dict[str, Any]:
     """TensorRT-LLM's statistics of its last iteration: a list under /metrics, emptied when it is read."""
-    found = metrics.json() if metrics.ok else None
-    rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+    rows = _statistics(metrics)
     return rows[-1] if rows else {}
+
+
+def _statistics(page: Page) -> list[dict[str, Any]]:
+    """The rows of a page that is a list of documents."""
+    found = page.json() if page.ok and len(page.text) <= MOST_JSON else None
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
 def _text(value: Any) -> str | None:
