@@ -126,12 +126,16 @@ def test_what_does_not_fit_does_not_fit_in_fit_either() -> None:
     assert kvplan.fit(big, gpu="h100", tp=2, max_model_len=60_000)["capacity"]["fits"] is False
 
 
-def test_what_fits_starts_with_the_longest_request() -> None:
-    """A context as long as the model's own is shortened where it does not fit, and no further than needed."""
+def test_a_context_that_does_not_fit_is_shortened_to_one_that_does_and_no_further() -> None:
+    """By the least pool that may be left, so that the engine starts; never below the longest request."""
     d = built(EIGHT, Family("rtx4090", "vllm"), want(longest=20_000))
-    assert d.setup.flags["max_model_len"] == 20_224
+    length = d.setup.flags["max_model_len"]
     assert kvplan.fit(EIGHT, gpu="rtx4090")["capacity"]["fits"] is False
-    assert kvplan.fit(EIGHT, gpu="rtx4090", **d.setup.flags)["capacity"]["fits"] is True
+    least = kvplan.fit(EIGHT, gpu="rtx4090")["memory"]["kv_pool_low_bytes"]
+    assert kvplan.fit(EIGHT, kv_cache_memory_bytes=least, max_model_len=length)["capacity"]["fits"]
+    assert not kvplan.fit(EIGHT, kv_cache_memory_bytes=least, max_model_len=length + 256)["capacity"]["fits"]
+    tight = built(EIGHT, Family("rtx4090", "vllm"), want(longest=length + 100))
+    assert tight.setup.flags["max_model_len"] == length + 256
     assert "max_model_len" not in built(EIGHT, Family("h100-sxm", "vllm"), want()).setup.flags
 
 

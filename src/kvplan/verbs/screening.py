@@ -115,7 +115,7 @@ class Screened:
 
 
 def built(model: Model, family: Family, want: Want, setting: Setting = Setting()) -> Deployment:
-    """One replica of a family, with no longer sequences than needed where its own do not fit.
+    """One replica of a family, with the longest context that fits where the model's own does not.
 
     Raises BadInput or UnknownName where the engine would not take it.
     """
@@ -132,10 +132,23 @@ def built(model: Model, family: Family, want: Want, setting: Setting = Setting()
         kv_cache_dtype=kv,
         flags=flags,
     )
-    length = LENGTHS[f.engine]
-    if d.max_model_len > want.longest and length not in flags and not _starts(d):
-        d = with_flags(d, **{length: min(d.max_model_len, _rounded(want.longest))})
-    return d
+    return _shortened(d, want) if LENGTHS[f.engine] not in flags else d
+
+
+def _shortened(d: Deployment, want: Want) -> Deployment:
+    """As it is where its own context fits, else with the longest that does, not below the load's.
+
+    The longest by the least pool that start-up logs leave room for: an engine refuses to start with more.
+    """
+    memory = memory_of(d, bare)
+    capacity = capacity_of(d, value_of(pool_for(d, memory)), bare)
+    if d.max_model_len <= want.longest or starts(d, memory, capacity) is not False:
+        return d
+    name, needed = LENGTHS[d.setup.engine], min(d.max_model_len, _rounded(want.longest))
+    least = capacity_of(d, value_of(memory["kv_pool_low_bytes"]), bare).estimated_max_model_len
+    most = int(value_of(least) or 0) // _ROUND * _ROUND
+    longest = with_flags(d, **{name: most}) if most > needed else d
+    return longest if most > needed and _starts(longest) else with_flags(d, **{name: needed})
 
 
 def _flags(f: Family, want: Want, setting: Setting) -> tuple[dict[str, Any], str]:
