@@ -11,7 +11,7 @@ from kvplan.drills.draw import Draw
 from kvplan.drills.grade import within
 from kvplan.drills.quantities import Quantity
 from kvplan.drills.question import LETTERS, Asked, Question, quantity_of
-from kvplan.verbs import drill_fit, drill_growth, drill_levers, drill_size, drill_speed
+from kvplan.verbs import drill_compute, drill_fit, drill_growth, drill_levers, drill_size, drill_speed
 from kvplan.verbs.drill_subject import Asker, Unsuitable, subject, words
 
 ASKERS: dict[str, Asker] = {
@@ -19,6 +19,7 @@ ASKERS: dict[str, Asker] = {
     **drill_growth.ASKERS,
     **drill_fit.ASKERS,
     **drill_speed.ASKERS,
+    **drill_compute.ASKERS,
     **drill_levers.ASKERS,
 }
 _EQUAL, _UNEQUAL = 0.01, 0.15  # a statement of equality is true within the first, false beyond the second

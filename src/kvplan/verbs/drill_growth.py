@@ -10,23 +10,24 @@ from kvplan.figure import Source, Trust, named, sourced
 from kvplan.serve.prompt import chunks_of
 from kvplan.units import bytes_text
 from kvplan.verbs.drill_subject import Asker, Drawn, Unsuitable, check_length, factor, kv, stored, subject
+from kvplan.verbs.timeline import decode_share as decode_share_of
 from kvplan.verbs.timeline import timeline
 
 _ASKED = Source(Trust.STATED, "as asked")
 
 
 def _figures(drawn: Drawn) -> dict[str, Any]:
-    """The figures of `timeline` for a prompt and an output."""
+    """What `timeline` says of a prompt and an output, without walking its steps."""
     check_length(drawn, drawn["prompt"] + drawn["output"])
-    who = subject(drawn["model"])
-    answer = timeline(
-        who.model,
-        prompt_tokens=drawn["prompt"],
-        output_tokens=drawn["output"],
-        batch=drawn.get("batch", 1),
-        kv_cache_dtype=drawn.get("dtype", "bfloat16"),
-    )
-    return dict(answer.figures())
+    who, held = subject(drawn["model"]), stored(drawn["model"], drawn.get("dtype", "bfloat16"))
+    count = sourced("requests", drawn.get("batch", 1), "sequence", _ASKED)
+    output = sourced("output_tokens", drawn["output"], "token", _ASKED)
+    before = count * cache.bytes_per_sequence(who.model, held, _prompt(drawn), sourced)
+    after = count * cache.bytes_per_sequence(who.model, held, _prompt(drawn) + output, sourced)
+    prefill, total = named("prefill_bytes", "B", before), named("total_bytes", "B", after)
+    decode = named("decode_bytes", "B", total - prefill)
+    share = decode_share_of(decode, total)
+    return {"prefill_bytes": prefill, "decode_bytes": decode, "total_bytes": total, "decode_share": share}
 
 
 def prefill_bytes(drawn: Drawn) -> Asked:

@@ -145,18 +145,6 @@ def weights_ratio(drawn: Drawn) -> Asked:
     return Asked(factor("times_less", plain, narrow))
 
 
-def more_than(drawn: Drawn) -> Asked:
-    """How many times what a token of one model costs is what a token of another costs."""
-    if drawn["model"] == drawn["second"]:
-        raise Unsuitable("the same model")
-    one = named("bytes_per_token_of_the_first", "B/token", kv(drawn)["bytes_per_token"])
-    two = kv(drawn, model=drawn["second"])["bytes_per_token"]
-    two = named("bytes_per_token_of_the_second", "B/token", two)
-    second = subject(drawn["second"])
-    text = {"second": second.name, "second_shape": second.shape}
-    return Asked(factor("times_more", one, two), text, {"inverse": two.value / one.value})
-
-
 def least_per_token(drawn: Drawn) -> Asked:
     """Which of several models' tokens cost least."""
     ids = [drawn["model"], drawn["second"], drawn["third"]]
@@ -224,7 +212,6 @@ ASKERS: dict[str, Asker] = {
     "tokens_ratio": tokens_ratio,
     "ranks_ratio": ranks_ratio,
     "weights_ratio": weights_ratio,
-    "more_than": more_than,
     "least_per_token": least_per_token,
     "decimal_in_binary": decimal_in_binary,
 }
