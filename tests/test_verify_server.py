@@ -209,7 +209,7 @@ def test_with_watch_only_requests_between_count() -> None:
         answer = kvplan.verify(url=server.url, gpu="h100", watch=0.2)
     traffic = answer["observed"]["traffic"]
     assert traffic["requests"] == 100
-    assert 0.2 <= traffic["seconds"] < 2
+    assert 0.2 <= traffic["seconds"] < 10
     assert traffic["requests_per_second"] == pytest.approx(100 / traffic["seconds"])
 
 
@@ -234,7 +234,7 @@ def test_a_server_that_does_harm_is_one_line_and_exit_status_2(
         begun = time.monotonic()
         with pytest.raises(SystemExit) as ended:
             main(["verify", "--url", url, "--timeout", "500ms", "--header", f"X-Key: {TOKEN}"])
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 10
     said = capsys.readouterr()
     assert ended.value.code == 2
     assert said.out == ""
