@@ -271,7 +271,7 @@ def leap(q: Any, s: Any, w: Links, u: Rules, t: Times, d: Deal, v: int, until: f
             if not roomy(q, u, r, done):
                 allocate(q, s, w, u, d, v, r, done)
             q[r].planned = done
-    s[v].start = s[v].clock + spent - last
+    s[v].start = max(s[v].clock, s[v].clock + spent - last)  # what is summed is rounded
     s[v].clock += spent
     s[v].ratio = max(u.ratio_least, s[v].ratio - done * u.ratio_fall)
     sample(s, w, u, v, s[v].start, False)
