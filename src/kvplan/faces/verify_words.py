@@ -7,6 +7,7 @@ from typing import Any
 from kvplan.units import bytes_text, count_text, counted, seconds_text
 from kvplan.verbs.answer import Answer
 
+_WIDE = 0.25
 COLUMNS = ("figure", "predicted", "reported", "error", "may be off", "")
 
 
@@ -54,7 +55,7 @@ def cells(row: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
     pair = [shown(row[name], row["unit"]) for name in ("predicted", "reported")]
     if pair[0] == pair[1] and row["predicted"] != row["reported"] and not row["agrees"]:
         pair = [f"{row[name]:,}" for name in ("predicted", "reported")]
-    return row["name"], *pair, _error(row["relative_error"]), _tolerance(row["tolerance"]), verdict
+    return row["name"], *pair, _error(row["relative_error"]), _allowed(row), verdict
 
 
 def shown(value: Any, unit: str) -> str:
@@ -84,6 +85,14 @@ def _error(value: float | None) -> str:
     if value is None:
         return ""
     return "0" if value == 0 else f"{value:+.2%}" if abs(value) >= 5e-5 else f"{value:+.0e}"
+
+
+def _allowed(row: dict[str, Any]) -> str:
+    """How far it may be off: as a share, and where that says little the bounds themselves."""
+    wide = row["tolerance"] is not None and row["tolerance"] > _WIDE
+    if not wide or row.get("low") is None:
+        return _tolerance(row["tolerance"])
+    return " to ".join(shown(round(row[end]), row["unit"]) for end in ("low", "high"))
 
 
 def _tolerance(value: float | None) -> str:

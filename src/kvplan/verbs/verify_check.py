@@ -52,6 +52,8 @@ class Check:
             "tolerance": self.tolerance,
             "agrees": self.agrees,
             "note": "; ".join(part for part in (self.note, self.reason) if part),
+            "low": self.low,
+            "high": self.high,
             "unit": self.unit,
             "basis": self.basis,
         }
