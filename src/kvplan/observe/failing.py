@@ -74,8 +74,9 @@ def _untold(startup: StartUp, hit: Hit, ready: int | None) -> Failure:
 
 def _shortened(hit: Hit) -> str:
     match = hit.form.pattern.search(hit.text)
-    start = match.start() if match else 0
-    return " ".join(hit.text[start : start + _MOST_TEXT].split())
+    whole = " ".join(hit.text[match.start() if match else 0 :].split())
+    cut = whole[:_MOST_TEXT].rpartition(" ")[0]
+    return whole if len(whole) <= _MOST_TEXT or not cut else f"{cut} …"
 
 
 def _phase(startup: StartUp, line: int, phase_at: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from kvplan.engines.budget import memory_of, profiled_ends
 from kvplan.engines.deployment import Deployment
 from kvplan.figure import bare
+from kvplan.observe.forms import Said
 from kvplan.observe.observed import Observed
 from kvplan.units import bytes_text
 from kvplan.verbs.verify_check import FLAGS, Check
@@ -93,22 +94,24 @@ def _vllm(case: Case, d: Deployment, names: list[str]) -> list[dict[str, Any]]:
     if measured and pool is not None:
         with_them = case.attempt(**measured)
         if with_them is not None:
-            found.append(_with_measured(with_them, measured, pool.value, pool.half, names))
+            found += _with_measured(with_them, measured, pool, names)
     return found
 
 
 def _with_measured(
-    d: Deployment, measured: dict[str, int], pool: float, half: float, names: list[str]
-) -> dict[str, Any]:
-    table = memory_of(d, bare)
-    low, high = table["kv_pool_low_bytes"] - half, table["kv_pool_high_bytes"] + half
+    d: Deployment, measured: dict[str, int], said: Said, names: list[str]
+) -> list[dict[str, Any]]:
+    """The pool with the log's parts put in: one row for each flag, which say the same together."""
+    table, pool = memory_of(d, bare), said.value
+    low, high = table["kv_pool_low_bytes"] - said.half, table["kv_pool_high_bytes"] + said.half
     flags = " ".join(f"--{name.replace('_', '-')} {_size(value)}" for name, value in measured.items())
     error = f" ({table['kv_pool_bytes'] / pool - 1:+.1%})" if pool > 0 else ""
     verdict = "agrees" if low <= pool <= high else "still disagrees"
     says = f"with {flags}, as the log prints them, the pool is {bytes_text(table['kv_pool_bytes'])}"
-    first = next(iter(measured))
-    flag = f"--{first.replace('_', '-')}"
-    return explained(names, f"{says}{error}: {verdict}", flag, _size(measured[first]))
+    return [
+        explained(names, f"{says}{error}: {verdict}", f"--{name.replace('_', '-')}", _size(value))
+        for name, value in measured.items()
+    ]
 
 
 def _vllm_parts(o: Observed, d: Deployment) -> dict[str, tuple[float, float]]:
