@@ -11,12 +11,15 @@ from typing import Any
 from kvplan.engines.deployment import Deployment
 from kvplan.errors import BadConfig, BadInput, KvplanError, shown
 from kvplan.facts import schemes
+from kvplan.facts.accelerators import find_accelerator
 from kvplan.facts.catalogue import find_model
-from kvplan.facts.engine_versions import find_engine, key, versions_of
+from kvplan.facts.engine_versions import find_engine, find_version, key, versions_of
+from kvplan.facts.formats import find_format
 from kvplan.model.gguf_model import model_of
 from kvplan.model.tensors import TensorList
 from kvplan.observe.names import built_in, model_name
 from kvplan.observe.observed import Observed
+from kvplan.units import parse_bytes
 from kvplan.verbs.described import deployed
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted, pasted
@@ -58,10 +61,25 @@ def given_of(
     stated = plain.get("engine")
     if stated is not None and find_engine(stated) != o.engine:
         raise BadInput(f"--engine: {shown(stated)} is given and the log is one of {o.engine}; drop it")
+    _check_words(plain, o.engine)
     command = pasted(plain.get("command"), None)
     if command.engine not in (None, o.engine):
         raise BadInput(f"--command: starts {command.engine} and the log is one of {o.engine}")
     return Given(model, plain, dict(flags), command)
+
+
+def _check_words(words: Mapping[str, Any], engine: str) -> None:
+    """Refuse at once what names nothing, whatever the log says."""
+    gpu, version = words.get("gpu"), words.get("engine_version")
+    if gpu is not None and str(gpu).strip().lower() != "cpu":
+        find_accelerator(str(gpu))
+    if version is not None:
+        find_version(engine, version)
+    if words.get("kv_cache_dtype", "auto") != "auto":
+        find_format(str(words["kv_cache_dtype"]), "--kv-cache-dtype")
+    for name in ("gpu_memory", "memory_in_use", *_MEASURED):
+        if isinstance(words.get(name), str):
+            parse_bytes(words[name], f"--{name.replace('_', '-')}")
 
 
 def placed(o: Observed, given: Given) -> Placed:
