@@ -257,3 +257,58 @@ def test_published_traces_are_read_as_they_are() -> None:
             except BadInput as error:
                 pytest.fail(f"{path.name}: {error}")
             assert answer["requests"] <= 100
+
+
+def test_requests_that_are_rejected_meet_no_goal(tmp_path: Path) -> None:
+    rows = tmp_path / "long.csv"
+    lengths = [9_000_000] * 9 + [100]
+    lines = [f"{i},{n},10" for i, n in enumerate(lengths)]
+    rows.write_text("arrival_seconds,prompt_tokens,output_tokens\n" + "\n".join(lines), "utf-8")
+    answer = kvplan.simulate("llama-3.1-8b", gpu="h100", trace=str(rows), ttft_p99=10)
+    assert answer["rejected"] == 9
+    assert answer["goals"]["met"] is False
+
+
+def test_an_engine_that_would_not_start_is_no_answer_to_check() -> None:
+    answer = kvplan.simulate("llama-3.1-8b", gpu="rtx4090", batch=2)
+    assert answer["deployment"]["starts"] is False
+    assert any("would not start" in note for note in answer["notes"])
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "llama-3.1-8b", "--gpu", "rtx4090", "--batch", "2", "--check"])
+    assert ended.value.code == 1
+    shorter = kvplan.simulate("llama-3.1-8b", gpu="rtx4090", batch=2, max_model_len=8192)
+    assert shorter["deployment"]["starts"] is True
+
+
+def test_what_lies_with_the_host_is_said_not_to_be_timed() -> None:
+    words: dict[str, Any] = {"gpu": "rtx4090", "engine": "llama.cpp", "ctx_size": 8192, "batch": 1}
+    for verb in (kvplan.simulate, kvplan.latency):
+        assert any("--n-gpu-layers" in n for n in verb("llama-3.1-8b", **words, n_gpu_layers=5)["notes"])
+        assert not any("--n-gpu-layers" in n for n in verb("llama-3.1-8b", **words)["notes"])
+
+
+def test_a_run_that_no_step_times_meet_is_no_calibration() -> None:
+    path = str(Path(__file__).parent / "data" / "runs" / "rtx4090-llama-3.1-8b.requests.jsonl")
+    with pytest.raises(BadInput, match="no step times make this deployment meet"):
+        kvplan.simulate("llama-3.1-8b", gpu="h100", trace=path, calibrate_from=path)
+
+
+def test_another_run_stands_beside_this_one_in_the_document_too(tmp_path: Path, capsys: Any) -> None:
+    kept = tmp_path / "calm.json"
+    kept.write_text(json.dumps(kvplan.simulate("llama-3.1-8b", gpu="h100", rate=2, requests=20)), "utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "llama-3.1-8b", "--gpu", "h100", "--batch", "4", "--json", "--against", str(kept)])
+    assert ended.value.code == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["against"]}
+    assert rows["TTFT, mean"]["a"] == json.loads(kept.read_text("utf-8"))["ttft_seconds"]["mean"]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ({"engine": "llama.cpp", "ctx_size": 4096, "prefill_replicas": 1, "batch": 2}, "--prefill-replicas"),
+    ],
+)
+def test_words_that_contradict_one_another_are_refused(words: dict[str, Any], what: str) -> None:
+    with pytest.raises(BadInput, match=what):
+        kvplan.simulate("llama-3.1-8b", gpu="h100", **words)

@@ -16,6 +16,10 @@ from kvplan.faces.engine_options import takes_engine_flags
 from kvplan.faces.progress import progress
 
 _FLEET = "replicas"
+_PLAIN = (
+    "steps", "requests", "completed", "rejected", "preemptions", "prefix_hit_rate", "kv_peak_fraction",
+    "duration_seconds", "output_tokens_per_second", "requests_per_second", "goodput_requests_per_second",
+)  # fmt: skip
 _APART = "so many more compute prompts alone; the others decode"
 
 
@@ -103,6 +107,8 @@ def simulate(
     asked = {name: value for name, value in output.asked().items() if name != "against"}
     with progress("compiling, the first time only") as report:
         answer = kvplan.simulate(**asked, report=report)
+    if other is not None:
+        answer["against"] = kvplan.compare(other, answer)["figures"]
     output.draw(plot, answer, "simulate")
     output.save(save, answer)
     output.show(answer, "simulate", as_json, explain, {"against": other} if other else {})
@@ -111,21 +117,32 @@ def simulate(
 
 
 def _met(answer: dict[str, Any]) -> bool:
-    """Whether something was answered, within every goal."""
+    """Whether the engine starts, something was answered, and every goal is met."""
     goals = answer["goals"]
-    return bool(answer["completed"]) and (goals is None or goals["met"])
+    started = answer["deployment"]["starts"] is not False
+    return started and bool(answer["completed"]) and (goals is None or goals["met"])
 
 
 def _other(path: str) -> dict[str, Any]:
     """Another run's document."""
     try:
         found = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(
             f"--against: {shown(path)} is no document of a run ({error}); write one with --json"
         ) from None
-    if not isinstance(found, dict) or "ttft_seconds" not in found or "steps" not in found:
+    if not isinstance(found, dict) or not _is_run(found):
         raise BadInput(
             f"--against: {shown(path)} is not a run's document; write one with kvplan simulate … --json"
         )
     return found
+
+
+def _is_run(found: dict[str, Any]) -> bool:
+    """Whether a document has what a run's has, in the same kinds."""
+    kinds = [found.get(f"{kind}_seconds") for kind in ("ttft", "tpot", "e2e", "queue")]
+    spreads = [value for kind in kinds if isinstance(kind, dict) for value in kind.values()]
+    plain = [found.get(name) for name in _PLAIN]
+    return all(isinstance(kind, dict) for kind in kinds) and all(
+        value is None or isinstance(value, int | float) for value in (*spreads, *plain)
+    )

@@ -104,7 +104,7 @@ def gamma(rate: float, variation: float) -> Arrivals:
     """Bursts: gamma gaps with that coefficient of variation (1: Poisson, below: more even)."""
     if not 0.01 <= variation <= 1000:
         raise BadInput(
-            f"burstiness: {shown(variation)} is no coefficient of variation; give a number from 0.01 to 1000"
+            f"--arrivals gamma: {shown(variation)} is no variation; give a number from 0.01 to 1000"
         )
     return Arrivals("gamma", rate=_rate(rate), variation=float(variation))
 

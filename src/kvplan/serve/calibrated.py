@@ -77,6 +77,17 @@ def calibrate(run: Callable[[Factors], Observed], measured: Observed) -> Factors
     return Factors(*(float(f) for f in np.exp(np.clip(found.x, -3, 3))))
 
 
+def misses(found: Observed, measured: Observed) -> dict[str, float]:
+    """By how much the means of a run differ from those measured; nothing where no request is in both."""
+    left = {}
+    for kind in ("ttft", "tpot", "e2e"):
+        a, b = getattr(found, f"{kind}_seconds"), getattr(measured, f"{kind}_seconds")
+        known = np.isfinite(a) & np.isfinite(b)
+        if known.any():
+            left[kind] = float(a[known].mean() / b[known].mean()) - 1
+    return left
+
+
 # Under load most of the time to the first token is queueing, in which an error of step times is several times
 # as large: it counts less.
 _WEIGHTS = {"tpot_seconds": 7.0, "e2e_seconds": 7.0, "ttft_seconds": 1.0}

@@ -37,5 +37,7 @@ def write(path: str, workload: Workload, outcome: Outcome, found: Seen) -> None:
             target.suffix.lower()
         ](beside)
         beside.replace(target)
+    except (OSError, polars().exceptions.PolarsError) as error:
+        raise BadInput(f"--requests-out: {shown(path)} cannot be written: {error}") from None
     finally:
         beside.unlink(missing_ok=True)

@@ -137,9 +137,9 @@ def _check(pool: Pool, fleet: Fleet, scheduling: Scheduling) -> None:
     if pool.max_running < 1:
         raise BadInput(f"sequences: {pool.max_running} at once are none; give 1 or more")
     if scheduling.order == "static" and pool.positions > 1:
-        raise BadInput("drafts: a static batch with drafts is not simulated; leave out one of them")
+        raise BadInput("--speculative-tokens: a static batch takes none; leave drafts out")
     if scheduling.order == "static" and fleet.prefill:
-        raise BadInput("--prefill: a static batch is not simulated with prompts apart; leave out one of them")
+        raise BadInput("--prefill-replicas: a static batch has its prompts with it; leave them out")
     if pool.budget < pool.positions:
         raise BadInput(f"budget: {pool.budget} tokens a step are fewer than one sequence's {pool.positions}")
     if pool.unit_tokens % pool.block_tokens:

@@ -11,6 +11,8 @@ from kvplan.errors import BadInput
 if TYPE_CHECKING:
     from kvplan.serve.workload import Workload
 
+_LATEST = 1e10  # seconds, three centuries: beyond, steps are lost in rounding
+
 
 def check(w: Workload) -> None:
     """Raise BadInput that names the array and the first request (from 0) that cannot be."""
@@ -52,8 +54,9 @@ def _waits(w: Workload) -> None:
     waits = (order >= w.users) if w.users else (w.after >= 0)
     _at(w, "arrival_seconds", unknown != waits, "a time, or NaN where a request waits for another, not both")
     known = w.arrival_seconds[~unknown]
-    if count and not ((known >= 0) & (known < np.inf)).all():
-        raise BadInput(f"{w.source}: arrival_seconds has {known.min()}; times are finite and start at 0")
+    if count and not ((known >= 0) & (known < _LATEST)).all():
+        wrong = known[~((known >= 0) & (known < _LATEST))][0]
+        raise BadInput(f"{w.source}: arrival_seconds has {wrong:g}; times start at 0 and end before {_LATEST:g}")
     if (np.diff(known) < 0).any():
         raise BadInput(f"{w.source}: arrival_seconds goes back in time; sort the requests")
 

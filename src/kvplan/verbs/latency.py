@@ -12,6 +12,7 @@ from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import BadInput
 from kvplan.facts.efficiency import is_measured, serving_fitted_on
 from kvplan.facts.kernels import fitted_on
+from kvplan.facts.reached import Reached
 from kvplan.figure import Leaf, Source, Trust, bare, ceiling, least, most, named, value_of
 from kvplan.serve import steady
 from kvplan.serve.load import Load, Policy, plain, tokens_a_step
@@ -25,7 +26,7 @@ from kvplan.verbs.deploy import Size, with_flags
 from kvplan.verbs.described import described
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.phases import interval, operations_part, phase, phase_part, phase_times, ridge, spread_of
-from kvplan.verbs.timing import clock_of, dealt, policy_of
+from kvplan.verbs.timing import clock_of, dealt, on_host, policy_of
 
 FIGURES = (
     "ttft_seconds",
@@ -318,7 +319,7 @@ def kind_of(figure: str, mode: str) -> str:
 
 def _notes(d: Deployment, asked: Asked, found: Served | None, policy: Policy) -> list[str]:
     """What a reader must know before using the numbers, most pressing first."""
-    notes = []
+    notes = on_host(d)
     if found is None:
         memory = memory_of(d, bare)
         pool = bytes_text(memory["kv_pool_bytes"] or 0)
@@ -338,8 +339,25 @@ def _notes(d: Deployment, asked: Asked, found: Served | None, policy: Policy) ->
     return notes
 
 
+def _timed_basis(d: Deployment, reached: Reached) -> list[str]:
+    """The same on a machine that was timed."""
+    found = [f"estimates: {reached.source.where}"]
+    if reached.layer_seconds is None:
+        found.append(
+            f"assumed: no model was run: what {d.setup.engine} adds is taken from other machines; "
+            "kvplan measure --model calibrates it"
+        )
+    elif d.setup.engine != "transformers":
+        found.append(f"assumed: {d.setup.engine} takes what transformers took beside its arithmetic")
+    if "decode" in reached.spreads:
+        found.append(f"intervals of decode steps: 80 % of {reached.spreads['decode'][2]} steps kept apart")
+    return found
+
+
 def _basis(d: Deployment, clock: Clock, mode: str) -> list[str]:
     """What the estimates were measured on, and what their intervals are."""
+    if clock.reached is not None:
+        return _timed_basis(d, clock.reached)
     on, name = serving_fitted_on(), f"{d.setup.engine} on {clock.accelerator.name}"
     measured = is_measured(clock.engine, clock.accelerator.key)
     kernels = fitted_on()["package"].split(" (")[0]

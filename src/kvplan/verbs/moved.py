@@ -11,6 +11,7 @@ from kvplan.verbs.check import whole
 from kvplan.verbs.timing import accelerator_of, dealt, operations
 
 MOST_REPLICAS = 1024
+_MOVES = ("vllm", "sglang", "tensorrt-llm")
 _SAMPLE_TOKENS = 1024
 
 
@@ -26,6 +27,8 @@ def fleet_of(d: Deployment, routing: str | None, prefill_replicas: int | None) -
         raise BadInput(f"--routing: {shown(routing)} is not known; use one of {', '.join(ROUTINGS)}")
     if prefill_replicas is None:
         return Fleet(replicas, name)
+    if d.setup.engine not in _MOVES:
+        raise BadInput(f"--prefill-replicas: {d.setup.engine} moves no caches; leave it out")
     count = whole("--prefill-replicas", prefill_replicas, 1, MOST_REPLICAS)
     a = accelerator_of(d)
     link = a.stated_link_bytes_per_second or a.link_bytes_per_second

@@ -31,6 +31,7 @@ BUDGET_FLAGS = {
     "llama.cpp": "ubatch_size",
 }
 UNLIMITED = 1 << 30
+_ON_HOST = ("no_kv_offload", "cpu_moe", "n_cpu_moe", "cpu_offload_gb")
 
 
 def device_of(a: Accelerator) -> Accelerator:
@@ -122,6 +123,18 @@ def budget_of(d: Deployment, leaf: Leaf = bare) -> Any:
     table = store.toml("efficiency/classes.toml")["budget"]
     source = Source(Trust.ENGINE_RULE, table["source"])
     return leaf(name or "step_tokens", int(table.get(engine, UNLIMITED)), "token", source)
+
+
+def on_host(d: Deployment) -> list[str]:
+    """A note where parts of the model or its cache lie with the host: times are of the accelerator alone."""
+    flags = d.setup.flags
+    layers = flags.get("n_gpu_layers")
+    kept = isinstance(layers, int) and 0 <= layers < len(d.model.layers)
+    names = [name for name in _ON_HOST if flags.get(name)] + (["n_gpu_layers"] if kept else [])
+    if not names:
+        return []
+    said = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    return [f"{said}: what lies with the host is not timed; times are as if the accelerator had all of it"]
 
 
 def running_of(d: Deployment, length: int) -> float:
