@@ -14,7 +14,7 @@ ORDER = [
     ("cost",),
     ("engines",),
     ("serve",),
-    ("advise", "observe", "drills"),
+    ("advise", "observe", "drills", "measured"),
     ("verbs",),
     ("faces",),
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvplan.verbs.fit import fit
     from kvplan.verbs.latency import latency
     from kvplan.verbs.levers import levers
+    from kvplan.verbs.measure import measure
     from kvplan.verbs.plan import plan
     from kvplan.verbs.recommend import recommend
     from kvplan.verbs.simulate import simulate
@@ -37,6 +38,7 @@ __all__ = [
     "fit",
     "latency",
     "levers",
+    "measure",
     "models",
     "plan",
     "recommend",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.cost.operations import Operations
+from kvplan.cost.reached import reached_kernel, reached_seconds
 from kvplan.cost.step import Item, Step, items_of
 from kvplan.facts import store
 from kvplan.facts.accelerators import Accelerator
@@ -27,7 +28,19 @@ from kvplan.facts.kernels import (
     kernel_format,
     link_bytes_per_second,
 )
-from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, least, most, named, power, total
+from kvplan.figure import (
+    Leaf,
+    Number,
+    Source,
+    Trust,
+    bare,
+    formula,
+    least,
+    most,
+    named,
+    power,
+    total,
+)
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "send")
 _STATED_LINK = Source(Trust.STATED, "--link")
@@ -144,6 +157,7 @@ class Clock:
         self.dequantises = engine in store.toml("efficiency/classes.toml")["dequantises"]["engines"]
         self.version = version
         self.bandwidth = accelerator.bytes_per_second
+        self.reached = accelerator.reached
         self.layer_seconds = self.fit("layer_seconds")
         self.step_seconds = self.fit("step_seconds")
         self.sequence_seconds = self.fit("sequence_seconds")
@@ -154,7 +168,11 @@ class Clock:
 
     def fit(self, quantity: str, format: str = "", *, shared: bool = False) -> float:
         """A fitted quantity for this engine and accelerator, scaled where a calibration says so."""
-        value = fitted(quantity, self.engine, self.accelerator.key, format, shared)
+        timed = self.reached.added(quantity) if self.reached is not None else None
+        if timed is None:
+            value = fitted(quantity, self.engine, self.accelerator.key, format, shared)
+        else:
+            value = timed
         if self.scales:
             value *= self.scales.get(quantity, 1.0)
             if format not in ("", "bf16"):
@@ -186,6 +204,8 @@ class Clock:
     def _fit(self, leaf: Leaf, name: str, value: float) -> Any:
         if leaf is bare:
             return value
+        if self.reached is not None and self.reached.added(name) is not None:
+            return leaf(name, value, "s", self.reached.source)
         return leaf(name, value, "s", fit_source(name, self.engine, self.accelerator.key))
 
     def floor(self, step: Step, leaf: Leaf = bare) -> Any:
@@ -253,6 +273,8 @@ class Clock:
         of_rate = _given(leaf, item.kind, "share_of_bandwidth", k.memory * c.memory, "", source)
         flops = item.flops if not k.pad else item.flops + k.pad * item.pad_flops
         busy = memory_seconds(item.bytes, rate, of_rate)
+        if self.reached is not None:
+            return reached_seconds(compute_seconds(flops, peak, of_peak), busy, self.reached.overlap)
         if k.tile_seconds:
             busy = busy + item.tiles * k.tile_seconds
         return operation_seconds(
@@ -310,6 +332,8 @@ class Clock:
         a = self.accelerator
         peak, taken = self.peak(item)
         floor_peak = self.floor_peak(item)
+        if self.reached is not None:
+            return Constants(reached_kernel(self.reached, item.kind), peak, floor_peak, 1.0, 1.0)
         if item.kind == "pointwise":
             return Constants(_pointwise(), peak, floor_peak, 1.0, self.fit("pointwise"))
         name = item.format

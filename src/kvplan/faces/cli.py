@@ -15,6 +15,7 @@ from kvplan.faces import (
     latency_command,
     launch_file,
     levers_command,
+    measure_command,
     options,
     output,
     recommend_command,
@@ -177,6 +178,7 @@ def fit(
 app.command()(latency_command.latency)
 app.command()(simulate_command.simulate)
 app.command()(levers_command.levers)
+app.command()(measure_command.measure)
 app.command()(recommend_command.recommend)
 app.command()(drill_command.drill)
 app.command()(verify_command.verify)

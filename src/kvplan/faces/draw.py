@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvplan.errors import BadInput
-from kvplan.faces import front_picture, levers_picture, picture, run_picture
+from kvplan.faces import front_picture, levers_picture, measure_picture, picture, run_picture
 from kvplan.faces.latency_report import amount_text, load_text
 from kvplan.verbs.answer import Answer
 
@@ -26,6 +26,8 @@ def charts_of(verb: str, answer: Answer) -> list[Any]:
         if not rows["timeline"]["seconds"]:
             raise BadInput("--plot: nothing ran, so there is nothing to draw")
         return run_picture.over_time(rows["timeline"], rows["of"])
+    if verb == "measure":
+        return [measure_picture.steps(answer)]
     if verb == "recommend":
         return _front(answer, rows)
     if verb == "levers":

@@ -10,6 +10,7 @@ from typing import Any
 from kvplan.errors import BadInput, UnknownName, did_you_mean, shown
 from kvplan.facts import store
 from kvplan.facts.names import squash, tokens
+from kvplan.facts.reached import Reached
 from kvplan.figure import Source, Trust
 
 _NOISE = {
@@ -52,6 +53,7 @@ class Accelerator:
     unsure: tuple[str, ...]
     notes: str
     stated_link_bytes_per_second: float | None = None
+    reached: Reached | None = None  # of a machine that was timed (kvplan measure)
 
     def peak(self, compute: str) -> float | None:
         """Dense peak for arithmetic of that name (bf16, fp8, …), or None when it has none."""
@@ -59,6 +61,8 @@ class Accelerator:
 
     def source(self, figure: str) -> Source:
         """Where a figure of this accelerator comes from; disputed ones are assumptions."""
+        if self.reached is not None:
+            return Source(Trust.MEASURED, f"{self.name}: {', '.join(self.sources)}")
         doubts = [text for text in self.unsure if _is_about(figure, text)]
         where = f"{self.name}, kvplan accelerators {self.key} ({', '.join(self.sources) or 'no source'})"
         if doubts:

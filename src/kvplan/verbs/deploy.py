@@ -18,6 +18,7 @@ from kvplan.facts.engine_versions import find_engine, find_version
 from kvplan.facts.flags import unread_note
 from kvplan.facts.formats import find_format
 from kvplan.figure import Source, Trust
+from kvplan.measured.machine import is_machine_file, read_machine
 from kvplan.model.model import Model
 from kvplan.units import parse_bytes, parse_rate
 from kvplan.verbs.check import whole
@@ -163,6 +164,9 @@ def _device(gpu: str | None) -> tuple[str, Accelerator | None]:
         raise BadInput(f"--gpu: {shown(gpu)} is not a name; see kvplan accelerators")
     if gpu.strip().lower() == "cpu":
         return "cpu", None
+    if is_machine_file(gpu):
+        machine = read_machine(gpu)
+        return _PLATFORMS.get(machine.vendor, "cpu"), machine
     found = find_accelerator(gpu)
     return _PLATFORMS.get(found.vendor, "cuda"), found
 

@@ -61,6 +61,9 @@ def spread_of(clock: Clock, kind: str) -> Spread | None:
 
     Where the engine was not measured on the accelerator, never narrower than where it was.
     """
+    reached = clock.accelerator.reached
+    if reached is not None and kind in reached.spreads:
+        return Spread(*reached.spreads[kind], f"{kind}, {reached.words}")
     try:
         found = spread(kind, clock.engine, clock.accelerator.key)
     except KeyError:
@@ -78,6 +81,9 @@ def interval(clock: Clock, kind: str, leaf: Leaf = bare) -> tuple[Any, Any] | No
         return None
     where = f"80 % interval of cross-validated errors ({found.where}, {found.rows} rows, docs/accuracy.md)"
     source = Source(Trust.MEASURED if "measured" in found.where else Trust.ASSUMED, where)
+    reached = clock.accelerator.reached
+    if reached is not None and kind in reached.spreads:
+        source = Source(Trust.MEASURED, f"80 % of {found.rows} steps kept apart; {reached.source.where}")
     low, high = min(1.0, found.low), max(1.0, found.high)  # the estimate is always within
     return leaf(f"{kind}_low", low, "", source), leaf(f"{kind}_high", high, "", source)
 

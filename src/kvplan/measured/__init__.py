@@ -1,0 +1,1 @@
+"""What this machine does: its memory, its arithmetic and a real model on it, timed."""
