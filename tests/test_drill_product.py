@@ -20,7 +20,7 @@ from kvplan.faces.cli import main
 from kvplan.facts.catalogue import entries
 from kvplan.verbs.drill_build import ASKERS, built
 
-SLOW = {"latency": 8, "levers": 4}  # verbs that take their time: one of so many commands is run
+SLOW = {"latency": 16, "levers": 6}  # verbs that take their time: one of so many commands is run
 
 
 def drawn(topic: str, name: str, count: int = 3) -> list[Question]:
