@@ -235,7 +235,7 @@ class VllmLog:
 
     def _refused_v0(self) -> None:
         length = self.said["max_concurrency_tokens"]
-        held = int(length * self.said["max_concurrency_x"]) // 16 * 16
+        held = self.said["num_gpu_blocks"] * 16
         self.out.add(
             f"ValueError: The model's max seq len ({length}) is larger than the maximum number of tokens "
             "that can be "
