@@ -97,6 +97,20 @@ def test_a_log_of_vllm_around_published_figures_agrees(row: dict[str, Any]) -> N
         assert any("a smaller rank decides" in why["says"] for why in answer["explanations"])
 
 
+@pytest.mark.parametrize("name", ["vllm-0016", "vllm-0073", "vllm-0129"])
+def test_a_development_build_whose_rules_are_another_versions_is_found(name: str) -> None:
+    row = next(row for row in VLLM if row["id"] == name)
+    text = vllm_log({**vllm_row(row), "version": "0.11.0"}).text.replace("0.11.0", "0.11.0.dev7+gabc")
+    model = MODELS / (row["ask"].get("config") or row["config"])
+    answer = verified(text, model, gpu="h100", gpu_memory=f"{row['ask']['memory_gib']}GiB")
+    assert wrong_of_layout(answer)
+    assert "0.11.0.dev7+gabc is a development build: the rules of 0.11.0 are taken" in answer["notes"]
+    change = next(change for change in answer["changes"] if change["flag"] == "--engine-version")
+    assert "rules every figure is as printed" in change["note"]
+    again = verified(text, model, gpu="h100", engine_version=change["value"])
+    assert wrong_of_layout(again) == ["engine_version"]
+
+
 OF_FLAGS = ("kv_pool_bytes", "kv_tokens_from_flags", "weight_bytes", "accelerator_bytes", "activation_bytes",
             "overhead_bytes", "graph_bytes", "consumed_bytes")  # fmt: skip
 

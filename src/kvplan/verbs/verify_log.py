@@ -46,7 +46,7 @@ def from_log(
     why, changed = reasons(case, found, rows)
     likely = replace(case, overrides=changed) if changed else case
     failure = failure_answer(likely, compared(likely) if changed else found)
-    why += _of_failure(fits, failure)
+    why += [] if changed else _of_failure(fits, failure)
     return Outcome(
         source=_source(read),
         observed=observed_document(o, found),
