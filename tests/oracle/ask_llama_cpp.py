@@ -2,6 +2,7 @@
 
     PYTHON ask_llama_cpp.py grow SPEC.json FILE.gguf     (needs xllamacpp, gguf and numpy)
     PYTHON ask_llama_cpp.py load FILE.gguf FLAGS         (the log goes to standard error and output)
+    PYTHON ask_llama_cpp.py serve FILE.gguf FLAGS … PORT    (until it is ended)
 
 Growing starts with metadata alone: llama.cpp names the tensor it misses or the shape it wants, and the file
 gets it, until llama.cpp has all. Weights are zeros. What it logs of its caches comes before any graph.
@@ -130,8 +131,12 @@ if __name__ == "__main__":
     if sys.argv[1] == "grow":
         grow(json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")), sys.argv[3])
     try:
-        server = load(sys.argv[2], json.loads(sys.argv[3]))
-        time.sleep(0.1)
+        given = json.loads(sys.argv[3])
+        if sys.argv[1] == "serve":
+            given["port"] = int(sys.argv[-1])
+            given |= dict.fromkeys(("endpoint_metrics", "endpoint_slots", "endpoint_props"), True)
+        server = load(sys.argv[2], given)
+        time.sleep(1e9 if sys.argv[1] == "serve" else 0.1)
     except RuntimeError as refusal:
         print("REFUSED", refusal, flush=True)  # noqa: T201
     _C.fflush(None)

@@ -126,17 +126,21 @@ class _Runs:
     def _empty(self) -> Any:
         return self.transformers.DynamicCache(config=self.model.config)
 
-    def _filled(self, tokens: int, batch: int = 1) -> Any:
-        """A cache of so many tokens: a prompt in pieces, of one sequence, repeated for the others."""
+    def _filled(self, batch: int, tokens: int) -> Any:
+        """A cache of so many tokens: prompts in pieces."""
         cache = self._empty()
         for start in range(0, tokens, _PIECE):
-            self._step(self._ids(1, min(_PIECE, tokens - start)), cache)
-        return self._repeated(cache, batch)
+            self._step(self._ids(batch, min(_PIECE, tokens - start)), cache)
+        return cache
 
-    def _repeated(self, cache: Any, batch: int) -> Any:
-        again = copy.deepcopy(cache)
-        if batch > 1:
-            again.batch_repeat_interleave(batch)
+    def _repeated(self, one: Any, batch: int, tokens: int) -> Any:
+        """The cache of one sequence for so many; a layer that cannot be repeated is computed for all."""
+        if batch == 1:
+            return copy.deepcopy(one)
+        if not all(hasattr(layer, "batch_repeat_interleave") for layer in one.layers):
+            return self._filled(batch, tokens)
+        again = copy.deepcopy(one)
+        again.batch_repeat_interleave(batch)
         return again
 
     def _step(self, ids: Any, cache: Any) -> None:
@@ -144,11 +148,7 @@ class _Runs:
 
     def _held(self, batch: int, tokens: int) -> dict[str, Any]:
         """Bytes of every tensor of a cache after a prompt of `tokens` for `batch` sequences."""
-        cache = self._empty()
-        self._step(self._ids(batch, min(tokens, _PIECE)), cache)
-        for start in range(_PIECE, tokens, _PIECE):
-            self._step(self._ids(batch, min(_PIECE, tokens - start)), cache)
-        counted = held(cache, self.torch.Tensor)
+        counted = held(self._filled(batch, tokens), self.torch.Tensor)
         return {"batch": batch, "tokens": tokens, "prompt_tokens": tokens, **counted}
 
     def _prompt(self, tokens: int) -> dict[str, Any]:
@@ -164,9 +164,9 @@ class _Runs:
         best: dict[tuple[int, int], float] = {}
         for number in range(self.asked.rounds):
             for context in self.asked.contexts:
-                one = self._filled(context)
+                one = self._filled(1, context)
                 for batch in self.asked.batches:
-                    cache = self._repeated(one, batch)
+                    cache = self._repeated(one, batch, context)
                     ids = self._ids(batch, 1)
                     self._step(ids, cache)
                     step = functools.partial(self._step, ids, cache)
