@@ -111,7 +111,20 @@ def test_why_gqa_shrinks_the_cache_is_answered_by_letter_or_by_words() -> None:
         assert grade(q, typed).status == "right", typed
     wrong = next(c for c in "abcd" if c != letter)
     assert grade(q, wrong).status == "wrong"
-    for typed in ("e", "ab", "9", "0", "fewer bananas", "", "cache", "-1"):
+    assert grade(q, f"choice {letter} please").status == "right"
+    for typed in (
+        "e",
+        "ab",
+        "9",
+        "0",
+        "fewer bananas",
+        "",
+        "cache",
+        "-1",
+        "fewer heads",
+        "fewer keys",
+        "narrower",
+    ):
         assert grade(q, typed).status == "unread", typed
 
 
@@ -139,7 +152,23 @@ def test_no_in_many_words_is_false(typed: str) -> None:
     assert grade(Question("t", "n", "truth", "?", 0.0, Figure(0)), typed).status == "right"
 
 
-@pytest.mark.parametrize("typed", ["", " ", "maybe", "42", "tr ue", "🤷", "t" * 300])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "",
+        " ",
+        "maybe",
+        "42",
+        "tr ue",
+        "🤷",
+        "t" * 300,
+        "true or false",
+        "true/false",
+        "-1",
+        "1/2",
+        "yes and no",
+    ],
+)
 def test_what_is_neither_yes_nor_no_is_asked_again(typed: str) -> None:
     assert grade(Question("t", "n", "truth", "?", 1.0, Figure(1)), typed).status == "unread"
 

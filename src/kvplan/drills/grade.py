@@ -15,9 +15,33 @@ from kvplan.drills.question import LETTERS, Question
 from kvplan.drills.typed import LONGEST, Reading, readings
 
 RIGHT, SLIP, WRONG, UNREAD = "right", "slip", "wrong", "unread"
-_ASIDE = ("option", "answer", "choice", "its", "it", "is", "that", "thats", "this", "i", "think")
+_ASIDE = (
+    "option",
+    "answer",
+    "choice",
+    "its",
+    "it",
+    "is",
+    "that",
+    "thats",
+    "this",
+    "i",
+    "think",
+    "please",
+    "letter",
+)
 _TRUE = {"t", "true", "yes", "y", "yep", "yeah", "right", "correct", "1", "agree", "so", "holds", "✓"}
 _FALSE = {"f", "false", "no", "n", "nope", "wrong", "incorrect", "0", "disagree", "untrue", "not", "✗"}
+_NOT_OPPOSED = {
+    "1",
+    "0",
+    "so",
+    "holds",
+    "agree",
+    "disagree",
+    "not",
+}  # said later, in a reason
+_QUOTED = 4  # words in a row of a choice that are taken to mean it
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +154,31 @@ def _words(typed: str) -> list[str]:
 
 
 def _truth(question: Question, typed: str) -> Verdict:
-    words = [w for w in _words(typed) if w not in _ASIDE]
-    yes, no = bool(words) and words[0] in _TRUE, bool(words) and words[0] in _FALSE
-    if not (yes or no) or len(typed) > LONGEST:
+    said = _said(typed)
+    if said is None:
         return Verdict(UNREAD, "write true or false")
-    if words[0] == "not" and words[1:2] == ["false"]:
-        yes, no = True, False
-    said = float(yes)
-    return Verdict(RIGHT if said == question.value else WRONG, value=said)
+    return Verdict(RIGHT if said == question.value else WRONG, value=float(said))
+
+
+def _said(typed: str) -> bool | None:
+    """True or false, whichever the first word says; None where both are said, or neither."""
+    words = [w for w in _words(typed) if w not in _ASIDE]
+    if not words or len(typed) > LONGEST:
+        return None
+    if words[0][0].isdigit() and not re.fullmatch(
+        r"[\s(]*[01][\s).!]*", unicodedata.normalize("NFKC", typed)
+    ):
+        return None
+    found: list[bool] = []
+    for place, word in enumerate(words):
+        known = word in _TRUE or word in _FALSE
+        if not known or (place and word in _NOT_OPPOSED):
+            continue
+        denied = place > 0 and words[place - 1] == "not"
+        found.append((word in _TRUE) != denied)
+    if words[0] == "not" and len(found) > 1:
+        found = found[1:]
+    return found[0] if (words[0] in _TRUE | _FALSE) and len(set(found)) == 1 else None
 
 
 def _choice(question: Question, typed: str) -> Verdict:
@@ -159,13 +200,27 @@ def _chosen(question: Question, typed: str) -> int | None:
     if len(words) == 1 and words[0].isascii() and words[0].isdigit():
         place = int(words[0])
         return place - 1 if 1 <= place <= len(letters) else None
-    whole = [i for i, choice in enumerate(question.choices) if _words(choice) == words]
-    held = [i for i, choice in enumerate(question.choices) if set(words) <= set(_words(choice))]
+    texts = [_plain_words(choice) for choice in question.choices]
+    whole = [i for i, text in enumerate(texts) if text == words]
+    held = [i for i, text in enumerate(texts) if _stands_in(words, text)]
     found = whole or held
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 and (whole or _is_enough(words, texts[found[0]])) else None
+
+
+def _plain_words(choice: str) -> list[str]:
+    return [w for w in _words(choice) if w not in _ASIDE]
+
+
+def _stands_in(words: list[str], text: list[str]) -> bool:
+    """Whether words stand in a text in a row."""
+    return any(text[i : i + len(words)] == words for i in range(len(text) - len(words) + 1))
+
+
+def _is_enough(words: list[str], text: list[str]) -> bool:
+    """Whether words of a choice are unmistakable: several in a row, or much of a short one."""
+    return len(words) >= _QUOTED or (3 * len(words) >= len(text) and max(map(len, words)) > 2)
 
 
 def _is_text(question: Question, words: list[str]) -> bool:
     """Whether what follows a letter is that choice's own text: `b) half of it`."""
-    own = _words(question.choices[LETTERS.index(words[0])])
-    return set(words[1:]) <= set(own)
+    return _stands_in(words[1:], _plain_words(question.choices[LETTERS.index(words[0])]))
