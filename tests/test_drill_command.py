@@ -96,6 +96,14 @@ def test_a_sheet_has_questions_then_answers(capsys: pytest.CaptureFixture[str]) 
         assert f"$ {row['command']}" in answers
 
 
+def test_an_exams_own_questions_come_as_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--exam", "--seed", "7", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["questions"]
+    assert [row["text"] for row in rows] == [q.text for q in asked("exam", 7, 14)]
+    assert run("--exam", "--seed", "7", "--sheet") == 0
+    assert capsys.readouterr().out.startswith("14 questions, seed 7\n")
+
+
 def test_an_answer_is_explained_down_to_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--topic", "first-numbers", "--count", "2", "--seed", "1", "--explain", "q1") == 0
     assert "[stated: meta-llama__Llama-2-70b-hf.json" in capsys.readouterr().out
@@ -153,7 +161,7 @@ def test_bad_input_is_one_line_that_says_what_to_do(
     assert "Traceback" not in out.err + out.out
 
 
-@pytest.mark.parametrize("bad", [3, ["levers", 4], {"a": 1}, b"levers", 1.5])
+@pytest.mark.parametrize("bad", [3, ["levers", 4], {"a": 1}, b"levers", 1.5, [], (), ""])
 def test_a_topic_that_is_no_text_is_refused_in_python(bad: Any) -> None:
     with pytest.raises(kvplan.KvplanError, match="--topic"):
         kvplan.drill(bad)

@@ -140,6 +140,20 @@ def test_every_question_accepts_its_own_answer_and_names_its_slips(drawn: Any) -
             assert name in found.slips or len(found.slips) > 1, (q.text, name, found)
 
 
+def test_one_thing_is_spoken_of_as_one(drawn: Any) -> None:
+    things = r"(?<![\d.,])1 (prompt|request|sequence|token|rank|step|block|layer)"
+    things += r"(s| of [\d,]+ tokens are)\b|\bdo 1 "
+    assert [row["text"] for row in drawn["questions"] if re.search(things, row["text"])] == []
+
+
+def test_the_hint_of_a_choice_is_a_thought_that_names_no_choice(drawn: Any) -> None:
+    for q in drawn.questions:
+        if q.kind == "choice":
+            assert q.hint
+            assert " = " not in q.hint
+            assert not any(choice in q.hint for choice in q.choices)
+
+
 def test_hints_give_no_numbers_away_and_solutions_end_in_the_answer(drawn: Any) -> None:
     for q in drawn.questions[:2000]:
         assert q.hint

@@ -106,9 +106,11 @@ def fingerprint() -> str:
 def find_topics(names: object) -> list[str]:
     """The topics that a person means, every one where none is named; raises UnknownName or BadInput."""
     known = list(decks())
-    if names is None or names == "" or names == []:
+    if names is None:
         return known
     asked = [names] if isinstance(names, str) else names
+    if asked in ([], ()):
+        raise BadInput("--topic: none is named; leave it out for all, or see kvplan drill --topics")
     if not isinstance(asked, list | tuple) or not all(isinstance(name, str) for name in asked):
         raise BadInput(f"--topic: {shown(names)} is no topic's name; see kvplan drill --topics")
     words = [word for name in asked for word in name.split(",")]

@@ -16,8 +16,8 @@ from kvplan.faces import options, output
 if TYPE_CHECKING:
     from kvplan.drills.progress import Store
     from kvplan.drills.session import Session
+    from kvplan.verbs.drill import Drill
 
-_MOST_ASKED = 1000
 _PRACTICE = 10
 
 
@@ -52,22 +52,28 @@ def drill(
     if topics:
         _topics(as_json)
     elif as_json or sheet or explain:
-        _document(wanted, as_json, sheet, explain)
+        _document(wanted, as_json, sheet, explain, exam=exam)
     else:
         _ask(wanted, exam=exam, fresh=fresh, check=check)
 
 
-def _document(wanted: dict[str, Any], as_json: bool, sheet: bool, explain: str) -> None:
+def _document(wanted: dict[str, Any], as_json: bool, sheet: bool, explain: str, *, exam: bool) -> None:
     """Questions with their answers, for teachers: a document, a sheet, or where a number comes from."""
     if sum((as_json, sheet, bool(explain))) > 1:
         raise BadInput("--sheet: --json, --sheet and --explain are three forms; give one of them")
-    answer = kvplan.drill(**{name: value for name, value in wanted.items() if value is not None})
+    answer = _exam(wanted) if exam else kvplan.drill(**{k: v for k, v in wanted.items() if v is not None})
     if not sheet:
         output.show(answer, "drill", as_json, explain, {})
         return
     from kvplan.faces import drill_report
 
     drill_report.sheet(answer)
+
+
+def _exam(wanted: dict[str, Any]) -> Drill:
+    from kvplan.verbs.drill import exam
+
+    return exam(**wanted)
 
 
 def _topics(as_json: bool) -> None:
@@ -117,12 +123,12 @@ def _session(wanted: dict[str, Any], store: Store, *, exam: bool, fresh: bool) -
     from kvplan.drills.deck import find_topics
     from kvplan.drills.session import resumed, started
     from kvplan.verbs.check import whole
-    from kvplan.verbs.drill import MAX_SEED
+    from kvplan.verbs.drill import MAX_SEED, MOST_ASKED
 
     mode, progress = "exam" if exam else "practice", store.read()
     chosen = find_topics(wanted["topic"])
     count = wanted["count"] if wanted["count"] is not None else len(chosen) if exam else _PRACTICE
-    whole("--count", count, 1, _MOST_ASKED)
+    whole("--count", count, 1, MOST_ASKED)
     number = secrets.randbelow(100_000) if wanted["seed"] is None else wanted["seed"]
     whole("--seed", number, 0, MAX_SEED)
     if not fresh and all(value is None for value in wanted.values()):

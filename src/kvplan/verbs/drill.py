@@ -11,6 +11,7 @@ from kvplan.drills.deck import Deck, decks, find_topics
 from kvplan.drills.draw import Draw
 from kvplan.drills.grade import grade
 from kvplan.drills.question import Question
+from kvplan.drills.session import started
 from kvplan.errors import BadInput, KvplanError
 from kvplan.figure import Leaf, bare
 from kvplan.verbs.answer import Answer
@@ -18,6 +19,7 @@ from kvplan.verbs.check import whole
 from kvplan.verbs.drill_build import built
 
 MAX_COUNT = 20_000
+MOST_ASKED = 1000  # of one session
 MAX_SEED = 2**63 - 1
 _TRIES = 80  # draws of a topic before it is taken to have no new question left
 _EASY_SEEDS = 100_000  # of those drawn for a person, who may want to write one down
@@ -68,6 +70,17 @@ def drill(topic: str | Sequence[str] | None = None, *, count: int = 10, seed: in
     whole("--seed", seed, 0, MAX_SEED)
     found = list(questions_of(topics, count, seed))
     return Drill(found, seed, topics)
+
+
+def exam(topic: str | Sequence[str] | None, count: int | None, seed: int | None) -> Drill:
+    """The questions that `kvplan drill --exam` asks for the same words; one a topic without a count."""
+    topics = find_topics(topic)
+    count = len(topics) if count is None else count
+    whole("--count", count, 1, MOST_ASKED)
+    seed = secrets.randbelow(_EASY_SEEDS) if seed is None else seed
+    whole("--seed", seed, 0, MAX_SEED)
+    session = started("exam", seed, topics, count)
+    return Drill(list(questions_of(session.topics, count, seed)), seed, topics)
 
 
 def questions_of(topics: Sequence[str], count: int, seed: int) -> Iterator[Question]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ def built(template: Template, draw: Draw) -> Question:
     filled = {**words(drawn), **asked.words}
     made = {"number": _number, "truth": _truth, "choice": _choice}[template.kind]
     parts = made(template, asked, quantity, filled, draw)
+    parts["text"] = singular(parts["text"])
     raw = {**drawn, **({"model": subject(drawn["model"]).name} if "model" in drawn else {})}
     raw["eight"] = " --kv-cache-dtype fp8" if drawn.get("dtype") == "fp8" else ""
     return Question(
@@ -45,11 +47,31 @@ def built(template: Template, draw: Draw) -> Question:
         name=template.name,
         kind=template.kind,
         figure=asked.figure,
-        hint=_lines(template.think, worked.hint(asked.figure)),
+        hint=_hint(template, asked),
         given={**drawn, **asked.given, **parts.pop("given", {})},
         command=template.command.format_map(raw),
         **parts,
     )
+
+
+def singular(text: str) -> str:
+    """A text that speaks of one thing as of one: `1 prompts` is 1 prompt, and it does, has and decodes."""
+    one = r"(?<![\d.,])1 (prompt|request|sequence|token|rank|step|block|layer)s?\b"
+    text = re.sub(rf"\b([Dd])o {one}", r"\1oes 1 \2", text)
+    text = re.sub(rf"{one} had prompts of", r"1 \1 had a prompt of", text)
+    text = re.sub(rf"{one} ( of [\d,]+ tokens)? (have|are|decode)\b", _of_one, text)
+    return re.sub(one, r"1 \1", text)
+
+
+def _of_one(match: re.Match[str]) -> str:
+    verb = {"have": "has", "are": "is", "decode": "decodes"}[match[3]]
+    return f"1 {match[1]}{match[2] or ''} {verb}"
+
+
+def _hint(template: Template, asked: Asked) -> str:
+    """What to think of, and the formulas; of a choice these would say which it is, or say nothing."""
+    formulas = "" if template.kind == "choice" else worked.hint(asked.figure)
+    return _lines(template.think, formulas)
 
 
 def _lines(*parts: str) -> str:
