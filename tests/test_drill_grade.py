@@ -57,7 +57,6 @@ def test_a_right_answer_is_right_in_every_form(name: str, typed: str) -> None:
 @pytest.mark.parametrize(
     ("name", "typed", "slip"),
     [
-        ("batch-8-bit", "40GB", "gb_for_gib"),
         ("batch-8-bit", "37.25 GiB", "gb_for_gib"),
         ("batch-8-bit", "20 GiB", "keys_only"),
         ("batch-8-bit", "80 GiB", "sixteen_bit"),
@@ -84,6 +83,41 @@ def test_a_slip_is_told_by_its_name(name: str, typed: str, slip: str) -> None:
     found = grade(named(name), typed)
     assert found.status == "slip"
     assert slip in found.slips, found
+
+
+@pytest.mark.parametrize(
+    ("value", "typed", "unit"),
+    [
+        (40 * GIB, "40GB", "GiB"),
+        (40 * GIB, "40 gb", "GiB"),
+        (640 * MIB, "640 MB", "MiB"),
+        (320 * KIB, "320 kB", "KiB"),
+        (2 * 1024 * GIB, "2 TB", "TiB"),
+    ],
+)
+def test_a_decimal_unit_for_the_binary_one_is_right_with_a_word_about_it(
+    value: float, typed: str, unit: str
+) -> None:
+    found = grade(number(value), typed)
+    assert (found.status, found.slips) == ("right", ("gb_for_gib",))
+    assert f"taken as {unit}; 1 {unit} is 2^" in found.says
+
+
+def test_a_decimal_size_that_is_another_figure_stays_wrong() -> None:
+    assert grade(number(40 * GIB), "36 GB").status == "wrong"
+    assert grade(number(40 * GIB), "20 GB").status == "wrong"
+    assert grade(number(40 * GIB), "42.9 GB").slips == ()
+    assert grade(number(40 * GIB, one_lever=39.3e9), "39.3 GB").slips == ("one_lever",)
+
+
+def test_a_bare_number_below_one_is_a_share_where_that_is_nearer() -> None:
+    q = number(0.0097, "share", 0.1, the_rest=0.9903)
+    rest, right = grade(q, "0.9903"), grade(q, "0.97")
+    assert (rest.status, rest.slips[0]) == ("slip", "the_rest")
+    assert "taken as 0.99" in rest.says
+    assert (right.status, right.says) == ("right", "taken as %: write the unit")
+    assert grade(q, "0.0097").status == "right"
+    assert grade(q, "0.97 %").status == "right"
 
 
 def test_a_ranks_share_and_the_whole_are_told_apart() -> None:
@@ -207,6 +241,9 @@ def test_what_is_neither_yes_nor_no_is_asked_again(typed: str) -> None:
         ("flops", 3.5e13, "35"),
         ("ratio", 0.25, "a quarter"),
         ("share", 0.5, "half"),
+        ("ratio", 0.125, "an eighth"),
+        ("share", 0.125, "about an eighth"),
+        ("share", 0.6, "12 ms / 20 ms"),
         ("bytes", 40e9, "37.25 GiB"),
         ("bytes", 40e9, "40GB"),
     ],
@@ -289,6 +326,10 @@ def test_a_number_without_a_unit_is_taken_with_a_word_about_it() -> None:
         "{0}",
         "%s",
         "[bold]",
+        "0x28 GiB",
+        "40 of 80 GiB",
+        "80 GiB / 2 GiB",
+        "40 GiB, 50 GiB",
     ],
 )
 def test_what_is_no_size_is_asked_again_in_one_line(typed: str) -> None:

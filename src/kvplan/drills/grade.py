@@ -41,6 +41,7 @@ _NOT_OPPOSED = {
     "disagree",
     "not",
 }  # said later, in a reason
+_EXACT = 0.004  # nearer than any two units are to one another
 _QUOTED = 4  # words in a row of a choice that are taken to mean it
 
 
@@ -65,14 +66,67 @@ def grade(question: Question, typed: str) -> Verdict:
     found = readings(typed, question.quantity, scale)
     if isinstance(found, str):
         return Verdict(UNREAD, found)
+    if question.quantity.name == "share":
+        found = _nearer(question, found)
     for reading in found:
         if within(reading.value, question.value, question.tolerance):
-            return Verdict(RIGHT, _remark(question, reading, scale), value=reading.value)
+            mixed = _mixed(question, reading)
+            said = mixed or _remark(question, reading, scale)
+            return Verdict(RIGHT, said, ("gb_for_gib",) if mixed else (), reading.value)
+    for reading in found:
+        mixed = _mixed(question, reading)
+        if mixed:
+            return Verdict(RIGHT, mixed, ("gb_for_gib",), reading.value * _step(reading))
+    taken = (
+        f", taken as {found[0].value:.3g}" if len(found) == 1 and _is_bare_share(question, found[0]) else ""
+    )
     slips = list(dict.fromkeys(s for reading in found for s in _slips(question, reading, typed)))
     value = min((r.value for r in found), key=lambda v: _distance(v, question.value))
     if slips:
-        return Verdict(SLIP, "; or ".join(says for _, says in slips[:2]), tuple(n for n, _ in slips), value)
+        says = "; or ".join(says for _, says in slips[:2]) + taken
+        return Verdict(SLIP, says, tuple(n for n, _ in slips), value)
     return Verdict(WRONG, _how_far(value, question.value), value=value)
+
+
+def _is_bare_share(question: Question, reading: Reading) -> bool:
+    return not reading.unit and question.quantity is not None and question.quantity.name == "share"
+
+
+def _nearer(question: Question, found: list[Reading]) -> list[Reading]:
+    """A bare number below 1 as a share alone, where that is a known wrong answer at least as nearly as the
+    same number in per cent is the right one: 0.9903 beside 0.97 % is the rest, not 0.99 %."""
+    if len(found) != 2 or not _is_bare_share(question, found[0]):
+        return found
+    share, hundredth = (reading.value for reading in found)
+    near = max(question.tolerance / 2, 0.02)
+    wrong = [w for w in (1 - question.value, *question.slips.values()) if w > 0 and within(share, w, near)]
+    off = abs(hundredth / question.value - 1)
+    return found[:1] if any(abs(share / w - 1) <= off for w in wrong) else found
+
+
+def _step(reading: Reading) -> float:
+    """How many times more a binary unit is than the decimal one that was written."""
+    return float(1.024**reading.meaning.power) if reading.meaning.base == 1000 else 1.0
+
+
+def _mixed(question: Question, reading: Reading) -> str:
+    """What is said of a decimal unit that was written for the binary one: 40 GB for 40 GiB; else nothing."""
+    step, value, right = _step(reading), reading.value, question.value
+    if step == 1 or question.quantity is None or question.quantity.name != "bytes":
+        return ""
+    off = abs(value * step / right - 1)
+    if off >= abs(value / right - 1) or off > max(question.tolerance / 2, 0.02):
+        return ""
+    near = max(question.tolerance / 2, 0.02)
+    if off > _EXACT and any(within(value, wrong, near) for wrong in question.slips.values()):
+        return ""
+    return f"taken as {' KMGTP'[reading.meaning.power]}iB; {_units_differ(reading.meaning.power)}"
+
+
+def _units_differ(power: int) -> str:
+    letter = " KMGTP"[power]
+    more = f"{100 * (1.024**power - 1):.1f} %"
+    return f"1 {letter}iB is 2^{10 * power} bytes, {more} more than 1 {letter}B"
 
 
 def within(value: float, right: float, tolerance: float) -> bool:
@@ -90,8 +144,8 @@ def _remark(question: Question, reading: Reading, scale: float) -> str:
         word = question.answer_text.rpartition(" ")[2]
         return f"taken as {word}: write the unit"
     if reading.meaning.base == 1000 and question.quantity and question.quantity.name == "bytes":
-        exact = within(reading.value, question.value, 0.004)
-        return "" if exact else "near enough; 1 GiB is 2^30 bytes, 1 GB is 10^9"
+        exact = within(reading.value, question.value, _EXACT)
+        return "" if exact else f"near enough; {_units_differ(reading.meaning.power)}"
     return ""
 
 
@@ -111,10 +165,12 @@ def _slips(question: Question, reading: Reading, typed: str) -> Iterator[tuple[s
     value, right, near = reading.value, question.value, max(question.tolerance / 2, 0.02)
     others = _other_units(reading)
     if any(within(other, right, near) for other in others):
-        yield "gb_for_gib", slip_says("gb_for_gib").format(typed=" ".join(typed.split()))
+        yield "gb_for_gib", _units_mixed(reading.meaning.power, typed)
     for name, wrong in question.slips.items():
         if within(value, wrong, near):
-            yield name, slip_says(name)
+            binary = str(question.given.get("binary", "GiB"))  # what a question of units asks for
+            mixed = name == "gb_for_gib"
+            yield name, _units_mixed(" KMGTP".index(binary[0]), typed) if mixed else slip_says(name)
     assert question.quantity is not None  # noqa: S101
     for name, row in _table()["any"].get(question.quantity.name, {}).items():
         if any(within(value, wrong, near) for wrong in _general(row, right)):
@@ -122,6 +178,11 @@ def _slips(question: Question, reading: Reading, typed: str) -> Iterator[tuple[s
     for name, wrong in question.slips.items():
         if any(within(other, wrong, near) for other in others):
             yield name, f"{slip_says(name)}; and GB and GiB are mixed"
+
+
+def _units_mixed(power: int, typed: str) -> str:
+    says = slip_says("gb_for_gib")
+    return says.format(differ=_units_differ(power), typed=" ".join(typed.split()))
 
 
 def _general(row: dict[str, Any], right: float) -> list[float]:

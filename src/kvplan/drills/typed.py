@@ -18,10 +18,11 @@ _FILLER = re.compile(
     r"exactly|i|think|guess|it'?s|its|it|is|or|so|ish|equals?|answer|probably|perhaps|like|well|the|of|"
     r"tokens?|toks?|sequences?|seqs?|requests?|reqs?|prompts?|blocks?|pages?|steps?|chunks?|users?|layers?|"
     r"heads?|ranks?|gpus?|cards?|cache|memory|each|total|in|all|at|once|more|less|smaller|larger|"
-    r"bigger|factor|by|times as (much|many))\b\.?"
+    r"bigger|factor|by|please|times as (much|many))\b\.?"
 )
 _WORDS = {
-    "half": 0.5, "quarter": 0.25, "third": 1 / 3, "double": 2, "twice": 2, "zero": 0, "none": 0, "nothing": 0,
+    "half": 0.5, "quarter": 0.25, "third": 1 / 3, "fifth": 0.2, "sixth": 1 / 6, "eighth": 0.125, "tenth": 0.1,
+    "sixteenth": 1 / 16, "double": 2, "twice": 2, "zero": 0, "none": 0, "nothing": 0,
     "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
     "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16, "twenty": 20, "thirty": 30, "forty": 40,
     "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90, "hundred": 100,
@@ -31,6 +32,19 @@ _FACTOR = re.compile(
     r"\s*(?P<unit>[a-zµμ%/][a-zµμ%/ -]*?)??\s*(?P<sign>[*/x]\s*(?=[\d.])|$)",
     re.IGNORECASE,
 )
+
+_PARTS = re.compile(r"[=;(]|,\s+|\s(?:and|or)\s", re.IGNORECASE)  # an answer said twice, or with another one
+_OTHER_BASE = re.compile(r"(?<![\w.])0[xbo][\da-f]", re.IGNORECASE)
+_BARE = ("share", "ratio")  # what one amount is over another
+_NUMBER_WORD = "|".join(_WORDS)
+_PART_OF = re.compile(
+    r"\b(half|quarter|third|fifth|sixth|eighth|tenth|sixteenth)\s+of\s+(?=[\d.])", re.IGNORECASE
+)
+_ONE_IN = re.compile(
+    rf"((?:\d|\b(?:{_NUMBER_WORD}))\s*[a-z]*)\s+(?:out\s+of|of|in)\s+(?=[\d.]|(?:{_NUMBER_WORD})\b)",
+    re.IGNORECASE,
+)
+Factor = tuple[float, str, bool]  # a number (turned over where it divides), its unit, whether it divides
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +60,63 @@ def readings(typed: str, quantity: Quantity, scale: float = 1.0) -> list[Reading
     """Every reading of a typed number, or a sentence that says why there is none."""
     if len(typed) > LONGEST:
         return f"that is longer than {LONGEST} characters; write one number, such as {quantity.example}"
-    text = _cleaned(typed)
+    found = _readings(typed, quantity, scale)
+    if not isinstance(found, str):
+        return found
+    parts = [_readings(part, quantity, scale) for part in _PARTS.split(typed) if part.strip()]
+    read = [part for part in parts if not isinstance(part, str)]
+    if len(read) == 1 or (read and re.search(r"[=(]", typed)):
+        return read[0]
+    return found
+
+
+def _readings(typed: str, quantity: Quantity, scale: float) -> list[Reading] | str:
+    """The readings of a text as one number."""
+    text = _cleaned(typed, quantity.name)
     if not text:
         return f"write {quantity.noun}, such as {quantity.example}"
-    factors = _factors(text)
+    factors = None if _OTHER_BASE.search(typed) else _factors(text)
     if factors is None:
         return f"that is not {quantity.noun}; write one number, such as {quantity.example}"
-    *first, (last, unit) = factors
-    found = [Reading(last * m.factor, unit, m) for m in meanings(quantity.name, unit, scale) or ()]
-    for number, word in first:
-        known = meanings("count", word, 1.0)
-        if known is None:
-            return f"{word!r} is no unit here; write one number, such as {quantity.example}"
-        found = [Reading(r.value * number * m.factor, r.unit, r.meaning) for r in found for m in known]
+    found = _in_units(factors, quantity.name, scale)
     if not found:
-        return f"{unit!r} is no unit of {quantity.noun}; write such as {quantity.example}"
+        word = next((unit for _, unit, _ in reversed(factors) if unit), "")
+        return f"{word!r} is no unit of {quantity.noun}; write such as {quantity.example}"
     usable = [r for r in found if math.isfinite(r.value)]
     return usable or f"that is not a number to compare; write such as {quantity.example}"
 
 
-def _cleaned(typed: str) -> str:
+def _in_units(factors: list[Factor], quantity: str, scale: float) -> list[Reading]:
+    """The readings of a product of which one factor bears the unit: the last that can, where others count."""
+    product = math.prod(number for number, _, _ in factors)
+    bearers = [i for i in reversed(range(len(factors))) if factors[i][1]] or [len(factors) - 1]
+    for i in bearers:
+        unit = factors[i][1]
+        others = [meanings("count", word, 1.0) for j, (_, word, _) in enumerate(factors) if j != i]
+        known = meanings(quantity, unit, scale)
+        if known is None or None in others:
+            continue
+        found = [Reading(product * m.factor, unit, m) for m in known]
+        for counts in others:
+            found = [Reading(r.value * m.factor, r.unit, r.meaning) for r in found for m in counts or ()]
+        return found
+    return _quotient(factors, product) if quantity in _BARE else []
+
+
+def _quotient(factors: list[Factor], product: float) -> list[Reading]:
+    """One size over another, or one time over another: 40 MiB / 680 MiB."""
+    borne = [(unit, divides) for _, unit, divides in factors if unit]
+    if len(borne) != 2 or [divides for _, divides in borne] != [False, True]:
+        return []
+    for kind in ("bytes", "seconds"):
+        above, below = (meanings(kind, unit, 1.0) for unit, _ in borne)
+        if above and below:
+            pairs = zip(above, below, strict=False)
+            return [Reading(product * m.factor / n.factor, "/") for m, n in pairs]
+    return []
+
+
+def _cleaned(typed: str, quantity: str) -> str:
     """The text without filler, in plain digits, with one decimal point and no thousands marks."""
     text = re.sub(r"(?<=\d)([⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+)", lambda m: "^" + m[1].translate(_SUPERSCRIPTS), typed)
     text = re.sub(r"(\d*)\s?([¼½¾⅓⅔⅛⅜⅝⅞])", _vulgar, text)
@@ -75,7 +126,10 @@ def _cleaned(typed: str) -> str:
     text = re.sub(r"(?i)(?<=\d)-?ish\b", " ", text)
     text = re.sub(r"(?i)\bper\b|\ba\b(?=\s*(token|second|sec|byte|sequence|request))", "/", text)
     text = re.sub(r"(?<=\d)\s*:\s*(?=\d)", "/", text)
-    text = re.sub(r"[~≈≃≅=?!()\[\]\"<>:;]", " ", text)
+    text = re.sub(r"[~≈≃≅?!()\[\]\"<>:;]|^\s*=", " ", text)
+    text = _PART_OF.sub(r"\1 * ", text)
+    if quantity in _BARE:
+        text = _ONE_IN.sub(r"\1 / ", text)
     text = _without_filler(text)
     text = re.sub(r"(?i)\b[a-z]+\b", lambda m: _number_word(m[0]), text)
     text = re.sub(r"(?i)(?<=\d)\s*\ban?\s+(?=[a-z])|(?<=\d)\s*-\s*(?=[a-z])", " ", text)
@@ -94,6 +148,9 @@ def _without_filler(text: str) -> str:
 
 
 def _number_word(word: str) -> str:
+    folds = _WORDS.get(word.lower().removesuffix("fold")) if word.lower().endswith("fold") else None
+    if folds is not None:
+        return f" {folds:.12g} x"
     value = _WORDS.get(word.lower())
     return word if value is None else f" {value:.12g} "
 
@@ -120,9 +177,9 @@ def _joined(match: re.Match[str]) -> str:
     return re.sub(r"\D", "", match[0])
 
 
-def _factors(text: str) -> list[tuple[float, str]] | None:
+def _factors(text: str) -> list[Factor] | None:
     """Numbers with their units, of a product or a quotient; None where the text is neither."""
-    found: list[tuple[float, str]] = []
+    found: list[Factor] = []
     place, divides = 0, False
     while place < len(text):
         match = _FACTOR.match(text, place)
@@ -133,7 +190,7 @@ def _factors(text: str) -> list[tuple[float, str]] | None:
             number = 1 / number
         elif divides:
             return None
-        found.append((number, (match["unit"] or "").strip(" /-")))
+        found.append((number, (match["unit"] or "").strip(" /-"), divides))
         place, divides = match.end(), match["sign"].startswith("/")
         if not match["sign"]:
             break

@@ -107,7 +107,7 @@ def _practice(out: Console, q: Question, store: Store) -> Result:
         report.verdict(out, q, found, seconds, usual)
         if found.status == RIGHT:
             clean = tries == 0 and not helped
-            slip = last[1]
+            slip = last[1] or (found.slips[0] if found.slips else "")
             return Result(q.topic, clean, "right" if clean else "helped", typed[:80], slip, seconds)
         tries, last = tries + 1, (typed[:80], found.slips[0] if found.slips else "")
         if tries == _TRIES or q.kind == "truth":

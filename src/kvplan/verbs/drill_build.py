@@ -59,7 +59,7 @@ def singular(text: str) -> str:
     one = r"(?<![\d.,])1 (prompt|request|sequence|token|rank|step|block|layer)s?\b"
     text = re.sub(rf"\b([Dd])o {one}", r"\1oes 1 \2", text)
     text = re.sub(rf"{one} had prompts of", r"1 \1 had a prompt of", text)
-    text = re.sub(rf"{one} ( of [\d,]+ tokens)? (have|are|decode)\b", _of_one, text)
+    text = re.sub(rf"{one}( of [\d,]+ tokens)? (have|are|decode)\b", _of_one, text)
     return re.sub(one, r"1 \1", text)
 
 
