@@ -312,3 +312,26 @@ def test_a_drafter_that_a_setting_names_is_drafted_with() -> None:
     plain, drafted = (recommended(**words, **more) for more in ({}, {"speculative_config": config}))
     first, second = (answer["answers"][0]["tpot_p99_seconds"] for answer in (plain, drafted))
     assert second < 0.8 * first
+
+
+def test_among_equally_dear_answers_those_that_lose_the_fewest_bits_come_first():
+    answer = kvplan.recommend(
+        "llama-3.1-8b",
+        gpu="h100",
+        rate=1,
+        requests=60,
+        prompt_tokens=1000,
+        output_tokens=100,
+        ttft_p99=1,
+        max_accelerators=1,
+        quantization="own,fp8",
+        kv_cache_dtype="auto,fp8",
+    )
+    first = answer["answers"][0]["deployment"]
+    assert (first["quantization"], first["kv_cache_dtype"]) == (None, "auto")
+    assert len(answer["answers"]) == 4
+
+
+def test_a_search_is_kept_in_a_parquet_file_alone(tmp_path):
+    with pytest.raises(BadInput, match=r"does not end in \.parquet"):
+        kvplan.recommend("llama-3.1-8b", gpu="h100", rate=1, ttft_p99=1, resume=str(tmp_path / "x.txt"))

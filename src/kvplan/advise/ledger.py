@@ -34,6 +34,8 @@ class Ledger:
     def _begin(self, path: Path) -> None:
         if path.is_dir():
             raise BadInput(f"--resume: {path} is a folder; name a file, such as search.parquet")
+        if path.suffix.lower() != ".parquet":
+            raise BadInput(f"--resume: {path} does not end in .parquet; name such a file")
         if not path.parent.is_dir():
             raise BadInput(f"--resume: {path.parent} is not there; make it first")
         try:  # now, not after an hour of work

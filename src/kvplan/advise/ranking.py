@@ -13,20 +13,40 @@ from kvplan.advise.families import Family
 _WORTH = {"pp": 1.15, "dp": 1.15, "attention_dp": 1.15, "ep": 1.05}
 
 
+_FOUR = (
+    "awq",
+    "gptq",
+    "awq_marlin",
+    "gptq_marlin",
+    "bitsandbytes",
+)  # formats of four bits that do not say so
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Rank:
     """Cheapest first; where prices are not known, after all known ones, the fewest accelerators first.
 
-    Among equals: those that meet the goals with slow steps too, the shorter `seconds` to the last token,
+    Among equals: those that meet the goals with slow steps too, then those with the fewest bits `lost` of
+    weights and cache, the shorter `seconds` to the last token,
     weighted by how the model is divided, and the engine's own settings (`changed` 0).
     """
 
     cost_per_hour: float
     accelerators: int
     at_risk: bool
+    lost: int
     seconds: float
     changed: int
     name: str
+
+
+def lost_by(family: Family) -> int:
+    """How much narrower weights and cache are than the checkpoint has them: 1 for eight bits, 2 for four."""
+    found = 0
+    for name, plain in ((family.quantization, ""), (family.kv_cache_dtype, "auto")):
+        if name != plain:
+            found += 2 if "4" in name or name in _FOUR else 1
+    return found
 
 
 def weighted(seconds: float, family: Family) -> float:

@@ -9,6 +9,11 @@ from kvplan.facts import store
 from kvplan.facts.accelerators import Accelerator
 from kvplan.facts.schemes import flag, method_name
 
+_READ_FILES = (
+    "vllm",
+    "sglang",
+    "transformers",
+)  # a GGUF file that somebody has: slowly, and not all of its types
 _FILES = "llama.cpp"  # reads GGUF files, and no other engine is started with one of their types
 
 
@@ -49,6 +54,8 @@ def why_not(engine: str, accelerator: Accelerator, method: str, named: str = "")
 def _not_read(engine: str, method: str, named: str) -> str:
     if engine == _FILES and method not in ("", "gguf", "mxfp4"):
         return f"{engine} reads GGUF files; name one of their types, such as --quantization q4_k_m"
+    if engine not in (_FILES, *_READ_FILES) and method == "gguf" and not named:
+        return f"{engine} reads no GGUF files, which llama.cpp serves"
     if engine != _FILES and named and method == "gguf":
         return f"{named} is a type of GGUF files, which llama.cpp serves, not {engine}"
     return ""

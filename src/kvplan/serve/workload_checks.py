@@ -56,7 +56,9 @@ def _waits(w: Workload) -> None:
     known = w.arrival_seconds[~unknown]
     if count and not ((known >= 0) & (known < _LATEST)).all():
         wrong = known[~((known >= 0) & (known < _LATEST))][0]
-        raise BadInput(f"{w.source}: arrival_seconds has {wrong:g}; times start at 0 and end before {_LATEST:g}")
+        raise BadInput(
+            f"{w.source}: arrival_seconds has {wrong:g}; times start at 0 and end before {_LATEST:g}"
+        )
     if (np.diff(known) < 0).any():
         raise BadInput(f"{w.source}: arrival_seconds goes back in time; sort the requests")
 

@@ -26,7 +26,8 @@ def compare(a: Kept, b: Kept) -> Answer:
     first, second = _read(a, "A"), _read(b, "B")
     table = store.toml("compared.toml")
     figures = [row for entry in table["figure"] if (row := _row(entry, first, second)) is not None]
-    if not figures:
+    known = [any(row[side] is not None for row in figures) for side in ("a", "b")]
+    if not figures or not all(known):
         raise BadInput("B: has no figure in common with A; compare two answers of the same verb")
     asked = []
     for name, paths in table["asked"].items():

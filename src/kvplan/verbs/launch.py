@@ -13,6 +13,7 @@ from typing import Any
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import Setup
 from kvplan.facts import launching
+from kvplan.units import bytes_text
 from kvplan.verbs.deploy import KNOWN_VENDORS
 from kvplan.verbs.launch_words import Spelled, no_place, spelled
 from kvplan.verbs.yaml_text import yaml
@@ -106,12 +107,25 @@ def _weights_notes(d: Deployment, quantization: str | None) -> list[str]:
         return []
     if d.setup.engine == "tensorrt-llm":
         return ["trtllm-serve takes a checkpoint that is quantised already; the launch names none"]
-    if d.setup.engine == "llama.cpp" or quantization.lower() in _WHILE_LOADING:
+    if d.setup.engine == "llama.cpp":
         return []
+    if quantization.lower() in _WHILE_LOADING:
+        return _loads_wide(d, quantization)
     own = d.model.quantization or {}
     if own.get("quant_method"):
         return [f"--quantization {quantization} needs a checkpoint quantised so; serve one in place of this"]
     return []
+
+
+def _loads_wide(d: Deployment, quantization: str) -> list[str]:
+    """A word where the checkpoint's own 16 bits, which are loaded first, may not fit."""
+    wide = d.model.parameters * 2 / (d.tp * d.setup.pp)
+    if d.memory_bytes is None or wide < d.memory_bytes:
+        return []
+    return [
+        f"--quantization {quantization} of a 16-bit checkpoint: versions that load all of it before they quantise "
+        f"need {bytes_text(wide)} a rank; serve a checkpoint that is quantised already"
+    ]
 
 
 def _ranks(setup: Setup) -> tuple[list[str], list[str]]:

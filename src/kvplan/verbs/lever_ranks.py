@@ -11,6 +11,7 @@ from kvplan.engines.deployment import Deployment
 from kvplan.engines.registry import CONTEXT_DECIDES
 from kvplan.errors import KvplanError
 from kvplan.facts.accelerators import Accelerator, accelerators
+from kvplan.facts.runs_on import method_of
 from kvplan.verbs import fit as fitting
 from kvplan.verbs.asked import Asked
 from kvplan.verbs.deploy import Split, deployment, with_accelerator, with_split
@@ -229,6 +230,9 @@ def engine(d: Deployment, asked: Asked) -> Iterator[Lever]:
     for other in words("engine")["others"][d.setup.engine]:
         fields, length = {"engine": other}, _length(d, asked, other)
         change: dict[str, Any] = {"engine": other, **length}
+        if d.setup.engine == "llama.cpp" and method_of(d.model.quantization) == "gguf":
+            yield refused("engine", change, asked, refusal("engine", "files", engine=other), fields)
+            continue
         if other == "tensorrt-llm" and d.setup.platform != "cuda":
             yield refused("engine", change, asked, refusal("engine", "vendor", engine=other), fields)
             continue

@@ -9,7 +9,7 @@ from kvplan.advise import cost
 from kvplan.advise.families import Family
 from kvplan.advise.front import front
 from kvplan.advise.goals import Goals
-from kvplan.advise.ranking import Rank, groups_of, known_or_last, weighted
+from kvplan.advise.ranking import Rank, groups_of, known_or_last, lost_by, weighted
 from kvplan.facts.prices import Price, price_of
 from kvplan.verbs.screening import Candidate, Screened
 from kvplan.verbs.trial import Tried
@@ -50,6 +50,7 @@ class Priced:
             known_or_last(self.per_hour(one)),
             one.accelerators,
             played is not None and played.at_risk(self.goals),
+            lost_by(one.family),
             math.inf if seconds is None else weighted(seconds, one.family),
             one.setting.changed,
             f"{one.family.name} {one.setting.budget or 0:06} {one.setting.slots or 0:04}",
