@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kvplan
+from kvplan.errors import BadInput
 
 TRACES = Path(__file__).parent / "data" / "traces"
 BASE: dict[str, Any] = {

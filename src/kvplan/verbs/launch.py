@@ -123,8 +123,8 @@ def _loads_wide(d: Deployment, quantization: str) -> list[str]:
     if d.memory_bytes is None or wide < d.memory_bytes:
         return []
     return [
-        f"--quantization {quantization} of a 16-bit checkpoint: versions that load all of it before they quantise "
-        f"need {bytes_text(wide)} a rank; serve a checkpoint that is quantised already"
+        f"--quantization {quantization} of a 16-bit checkpoint: versions that load all of it before they "
+        f"quantise need {bytes_text(wide)} a rank; serve a checkpoint that is quantised already"
     ]
 
 
