@@ -42,25 +42,9 @@ def test_the_document_is_what_python_returns(capsys: pytest.CaptureFixture[str])
     document = json.loads(capsys.readouterr().out)
     assert document == kvplan.drill(count=5, seed=3)
     row = document["questions"][0]
-    assert set(row) == {
-        "number",
-        "topic",
-        "name",
-        "kind",
-        "text",
-        "choices",
-        "answer",
-        "answer_text",
-        "unit",
-        "quantity",
-        "tolerance",
-        "hint",
-        "solution",
-        "slips",
-        "given",
-        "command",
-        "lesson",
-    }
+    names = "number topic name kind text choices answer answer_text unit"
+    names += " quantity tolerance hint solution slips given command lesson"
+    assert set(row) == set(names.split())
 
 
 def test_a_seed_gives_the_same_questions_and_another_others() -> None:
@@ -315,6 +299,24 @@ def test_a_session_that_cannot_be_gone_on_with_is_begun_anew(left: Any) -> None:
     assert resumed(Progress(open={"practice": good}), "exam") is None
 
 
+def test_the_same_words_go_on_where_they_left_and_others_begin_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--topic", "levers", "--count", "5", "--seed", "1")
+    for more, screen in (
+        (words, "1/5"),
+        (words, "going on at question 2"),
+        ((), "going on at question 3"),
+        (("--topic", "lev", *words[2:]), "going on at question 4"),
+        ((*words[:-1], "2"), "1/5"),
+    ):
+        answer(monkeypatch, "skip", "quit")
+        assert run(*more) == 0
+        out = capsys.readouterr()
+        assert screen in out.out
+        assert ("left at question 5 of 5 is dropped" in out.err) == (more[-1:] == ("2",))
+
+
 def test_the_file_is_written_whole_or_not_at_all(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     store.write(Progress({"levers": Practised(1, 1, 0, [3.0])}))
@@ -341,6 +343,19 @@ def test_a_place_that_cannot_be_written_is_said_once(
     out = capsys.readouterr()
     assert "3 of 3 right at once" in out.out
     assert out.err.count("progress is not kept") == 1
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_first_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    monkeypatch.setenv("KVPLAN_DATA", str(tmp_path / "file"))
+    monkeypatch.setattr(sys, "stderr", sys.stdout)  # one stream, so that their order is seen
+    answer(monkeypatch, "quit")
+    assert run("--seed", "6", "--count", "3") == 0
+    said = capsys.readouterr().out
+    assert said.index("progress is not kept") < said.index("1/3")
+    assert "goes on" not in said
 
 
 def test_the_users_data_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ def test_a_decimal_size_that_is_another_figure_stays_wrong() -> None:
     assert grade(number(40 * GIB), "36 GB").status == "wrong"
     assert grade(number(40 * GIB), "20 GB").status == "wrong"
     assert grade(number(40 * GIB), "42.9 GB").slips == ()
-    assert grade(number(40 * GIB, one_lever=39.3e9), "39.3 GB").slips == ("one_lever",)
+    found = grade(number(40 * GIB, one_lever=39.3e9), "39.3 GB")
+    assert (found.status, "one_lever" in found.slips) == ("slip", True)
 
 
 def test_a_bare_number_below_one_is_a_share_where_that_is_nearer() -> None:

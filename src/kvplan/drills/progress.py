@@ -79,6 +79,8 @@ class Store:
         folder = data_folder()
         self.path = None if folder is None else folder / FILE
         self.notes: list[str] = []
+        self.said: set[str] = set()
+        self.keeps = self.path is not None
 
     def read(self) -> Progress:
         """What is kept; nothing where there is no file, or where it cannot be read."""
@@ -99,20 +101,24 @@ class Store:
     def write(self, progress: Progress) -> None:
         """Keep it, whole or not at all."""
         if self.path is None:
+            self._say("progress is not kept: there is no home folder; KVPLAN_DATA may name one")
             return
         part = self.path.with_name(f".{FILE}.{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part.write_text(json.dumps(_document(progress)) + "\n", "utf-8")
             part.replace(self.path)
+            self.keeps = True
         except (OSError, ValueError) as error:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+            self.keeps = False
             why = getattr(error, "strerror", None) or "no such place"
             self._say(f"progress is not kept: {FILE} cannot be written ({why})")
 
     def _say(self, note: str) -> None:
-        if note not in self.notes:
+        if note not in self.said:
+            self.said.add(note)
             self.notes.append(note)
 
 

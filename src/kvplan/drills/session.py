@@ -36,6 +36,7 @@ class Session:
     count: int
     results: list[Result] = field(default_factory=list)
     decks: str = ""
+    words: dict[str, Any] = field(default_factory=dict)  # what was asked for: topic, count and seed, if given
 
     @property
     def is_exam(self) -> bool:
@@ -86,6 +87,7 @@ def resumed(progress: Progress, mode: str) -> Session | None:
         and found.seed >= 0
         and isinstance(found.count, int)
         and len(found.results) < found.count == len(found.topics)
+        and isinstance(found.words, dict)
         and all(topic in decks() for topic in found.topics)
         and all(r.topic in decks() and isinstance(r.seconds, int | float) for r in results)
     )

@@ -105,10 +105,12 @@ def _topics(as_json: bool) -> None:
 
 def _ask(wanted: dict[str, Any], *, exam: bool, fresh: bool, check: bool) -> None:
     from kvplan.drills.progress import Store
+    from kvplan.drills.session import keep
     from kvplan.faces import drill_session
 
     store = Store()
     session = _session(wanted, store, exam=exam, fresh=fresh)
+    keep(store, session)
     _say(store)
     ended = drill_session.run(session, store)
     _say(store)
@@ -119,7 +121,7 @@ def _ask(wanted: dict[str, Any], *, exam: bool, fresh: bool, check: bool) -> Non
 
 
 def _session(wanted: dict[str, Any], store: Store, *, exam: bool, fresh: bool) -> Session:
-    """The session that was left, where nothing else is asked for; else a new one."""
+    """The session that was left, where the same words or none are given; else a new one, which is said."""
     from kvplan.drills.deck import find_topics
     from kvplan.drills.session import resumed, started
     from kvplan.verbs.check import whole
@@ -131,12 +133,18 @@ def _session(wanted: dict[str, Any], store: Store, *, exam: bool, fresh: bool) -
     whole("--count", count, 1, MOST_ASKED)
     number = secrets.randbelow(100_000) if wanted["seed"] is None else wanted["seed"]
     whole("--seed", number, 0, MAX_SEED)
-    if not fresh and all(value is None for value in wanted.values()):
-        left = resumed(progress, mode)
-        if left is not None:
-            return left
+    words = {**wanted, "topic": chosen if wanted["topic"] else None}
+    asked = {name: value for name, value in words.items() if value is not None}
+    left = resumed(progress, mode)
+    if left is not None and not fresh and asked in ({}, left.words):
+        return left
+    if left is not None and left.results:
+        where = f"question {len(left.results) + 1} of {left.count}"
+        print(f"kvplan: note: a new session; the one left at {where} is dropped", file=sys.stderr)
     again = progress.due() if not exam and wanted["seed"] is None else []
-    return started(mode, number, chosen, count, again)
+    session = started(mode, number, chosen, count, again)
+    session.words = asked
+    return session
 
 
 def _say(store: Store) -> None:

@@ -36,7 +36,6 @@ def run(session: Session, store: Store) -> str:
     asked: list[Question] = []
     _forgive(sys.stdin)
     report.opening(out, session)
-    keep(store, session)
     ended = "done"
     try:
         for number, q in enumerate(questions_of(session.topics, session.count, session.seed), 1):
@@ -54,7 +53,8 @@ def run(session: Session, store: Store) -> str:
     if ended != "done":
         flag = " --exam" if session.is_exam else ""
         where = f"question {len(session.results) + 1} of {session.count}"
-        out.print(Text(f"left at {where}; kvplan drill{flag} goes on", style="dim"))
+        on = f"kvplan drill{flag} goes on" if store.keeps else "it could not be kept, so it begins anew"
+        out.print(Text(f"left at {where}; {on}", style="dim"))
     return ended
 
 
