@@ -176,7 +176,7 @@ def _slips(question: Question, reading: Reading, typed: str) -> Iterator[tuple[s
         if any(within(value, wrong, near) for wrong in _general(row, right)):
             yield name, row["says"]
     for name, wrong in question.slips.items():
-        if any(within(other, wrong, near) for other in others):
+        if not within(value, wrong, near) and any(within(other, wrong, near) for other in others):
             yield name, f"{slip_says(name)}; and GB and GiB are mixed"
 
 

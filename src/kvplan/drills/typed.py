@@ -65,8 +65,10 @@ def readings(typed: str, quantity: Quantity, scale: float = 1.0) -> list[Reading
         return found
     parts = [_readings(part, quantity, scale) for part in _PARTS.split(typed) if part.strip()]
     read = [part for part in parts if not isinstance(part, str)]
-    if len(read) == 1 or (read and re.search(r"[=(]", typed)):
+    if len(read) == 1:
         return read[0]
+    if read and re.search(r"[=(]", typed):  # said twice: the first with a unit, else what it comes to
+        return next((part for part in read if part[0].unit), read[-1 if "=" in typed else 0])
     return found
 
 
