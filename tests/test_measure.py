@@ -220,6 +220,12 @@ def test_a_dtype_that_is_not_run_is_refused(config: str) -> None:
         kvplan.measure(model=config, dtype="fp8")
 
 
+def test_a_sequence_longer_than_the_model_is_refused(config: str) -> None:
+    for words in ({"context": "4096"}, {"prompt_tokens": "5000"}):
+        with pytest.raises(BadInput, match="is beyond the 4,096 tokens of small"):
+            kvplan.measure(model=config, **words)
+
+
 def test_without_torch_numpy_times_what_it_can_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "torch_or_none", lambda: None)
     answer = kvplan.measure(size="1MiB", m="1,2", rounds=1)

@@ -79,6 +79,8 @@ def measure(
     if threads is not None:
         whole("--threads", threads, 1, 4096)
     run = None if model is None else _asked_model(model, layers, dtype)
+    if run is not None:
+        _check_lengths(run.model, grid, limits["steps"])
     if model is None and layers is not None:
         raise BadInput("--layers: shortens a model; give --model too")
     arrays = arrays_of(device, threads)
@@ -207,6 +209,17 @@ def _check_memory(arrays: Arrays, run: _Run | None) -> None:
             f"--model: {bytes_text(needed)} of weights, and {bytes_text(free)} of memory are free; "
             "give fewer --layers"
         )
+
+
+def _check_lengths(model: Model, grid: dict[str, tuple[int, ...]], steps: int) -> None:
+    """Refuse sequences that are longer than the model takes."""
+    most = model.max_context
+    for name, more in (("context", steps + 1), ("prompt_tokens", 0)):
+        if most is not None and grid[name][-1] + more > most:
+            flag = f"--{name.replace('_', '-')}"
+            raise BadInput(
+                f"{flag}: {grid[name][-1]:,} is beyond the {most:,} tokens of {model.id}; give less"
+            )
 
 
 def _machine(
