@@ -30,7 +30,7 @@ from kvplan.facts.kernels import generation, kernel_format, link_bytes_per_secon
 OUT = DATA.parents[1] / "src" / "kvplan" / "facts" / "efficiency" / "serving.json"
 QUANTITIES = tomllib.loads((Path(__file__).parent / "serving_quantities.toml").read_text("utf-8"))
 STEP, FRONT, SET = QUANTITIES["step"], QUANTITIES["front"], QUANTITIES["set"]
-SIGMA, NUDGE, TURNS = 0.1, 0.02, 8
+SIGMA, NUDGE, TURNS = 0.1, 0.02, 12
 Key = tuple[str, str]  # quantity, the level's key in the file
 Linear = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows, log predictions, slopes in every parameter
 
@@ -207,7 +207,10 @@ class Problem:
 
 
 def in_force(problem: Problem) -> np.ndarray:
-    """The parameters of the file as it is: a start near the end."""
+    """The parameters of the file as it is: a start near the end.
+
+    Links over a bus start at most as timed: where the file has all of it, no way is seen to be better.
+    """
     x = np.zeros(len(problem.width))
     if not OUT.exists():
         return x
@@ -218,6 +221,8 @@ def in_force(problem: Problem) -> np.ndarray:
         x[i] = np.log(
             entry["base"] / base if key == "all" and entry["base"] else entry["factors"].get(key, 1.0)
         )
+        if key.endswith("shared bus"):
+            x[i] = min(x[i], 0.0)
     return x
 
 
@@ -228,8 +233,11 @@ def settle(
     timed: tuple[np.ndarray, Linear],
     keep: Callable[[Row], bool],
     engines: set[str] | None = None,
+    gain: float = 0.002,
 ) -> np.ndarray:
     """The parameters that fit the rows kept best; of `engines` alone, where others have no say in it.
+
+    Turns go on as long as each gains that share of what the fit makes small.
 
     Engines whose kernels were timed hardly leave 1: their rows are taken as linear around `timed`. The
     others, cheap to compute, are linearised anew at every turn; a turn that overshoots is taken half back.
@@ -243,11 +251,11 @@ def settle(
         both = tuple(np.concatenate(pair) for pair in zip(moved, found, strict=True))
         cost = problem.cost(x, both, keep)
         if best is not None and cost > best[0]:
-            if cost < best[0] * 1.002:
+            if cost < best[0] * (1 + gain):
                 break
             x = (x + best[1]) / 2
             continue
-        done = best is not None and best[0] - cost < 0.002 * cost
+        done = best is not None and best[0] - cost < gain * cost
         best = cost, x
         if done:
             break
@@ -261,7 +269,7 @@ def fit(pool: Any, problem: Problem) -> tuple[np.ndarray, tuple[np.ndarray, Line
     x, slow = in_force(problem), [i for i in problem.of if _is_timed(ROWS[i])]
     for turn in range(3):
         linear = problem.linear(run(pool, problem.factors(x), slow, slopes=True))
-        new = settle(pool, problem, x, (x, linear), bool)
+        new = settle(pool, problem, x, (x, linear), bool, gain=0.0001)
         error = np.abs(np.expm1(linear[1] - problem.measured[linear[0]]))
         moved = np.abs(new - x).max()
         print(
