@@ -555,3 +555,13 @@ def test_levers_of_a_pasted_command_are_those_of_its_words() -> None:
 def test_a_name_that_is_no_text_is_bad_input() -> None:
     with pytest.raises(BadInput, match="--gpu"):
         kvplan.levers("llama-3.1-8b", gpu=3)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_gains_nothing():
+    tight = {"gpu": "rtx4090", "max_model_len": 8192, "gpu_memory_utilization": 0.8}
+    answer = kvplan.levers("llama-3.1-8b", concurrency=4, prompt_tokens=512, **tight)
+    assert answer["baseline"]["fits"] is True
+    rows = [row for row in answer["levers"] if row["fits"] is False]
+    assert [row["name"] for row in rows] == ["32 KV heads (MHA)"]
+    assert rows[0]["tpot_seconds"] is not None
+    assert rows[0]["gain"] is None

@@ -205,8 +205,8 @@ class Binds:
         Tokens a second are those of each accelerator.
         """
         then, now = self._of(row), self._of(base)
-        if then is None or not now or not then:
-            return None
+        if then is None or not now or not then or row["fits"] is False:
+            return None  # what does not fit gains nothing
         if self.figure == "output_tokens_per_second":
             return float(then / now * base["accelerators"] / row["accelerators"])
         return float(now / then)
