@@ -39,7 +39,7 @@ test-launch: $(STAMP) .engines-server/installed  ## start llama-server as plan s
 	KVPLAN_LLAMA_SERVER=$(SERVER) $(BIN)/python -m pytest -m oracle $(LAUNCHED) -k llama_server
 
 test-ray: .venv/ray  ## search on a Ray cluster of two nodes here; workers, a node and the driver are lost
-	$(BIN)/python -m pytest -m ray tests/ray
+	$(BIN)/python -m pytest -m ray tests/cluster
 
 test-prometheus: $(STAMP)  ## ask a real Prometheus, Debian's package (apt-get install prometheus), for a minute
 	command -v prometheus promtool > /dev/null || apt-get install -y --no-install-recommends prometheus

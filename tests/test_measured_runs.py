@@ -36,20 +36,14 @@ def assert_on_target(run: Run, how: Way) -> None:
         assert abs(replayed.error(run, how, key)) <= most, key
 
 
-@pytest.mark.parametrize("run", [GEFORCE, ONE], ids=lambda run: run.name)
-def test_runs_on_one_card_are_met_as_they_stand(run: Run) -> None:
+@pytest.mark.parametrize("run", [GEFORCE, ONE, TWO], ids=lambda run: run.name)
+def test_runs_are_met_as_they_stand(run: Run) -> None:
     assert_on_target(run, way(run))
 
 
 @pytest.mark.parametrize("run", [GEFORCE, TWO], ids=lambda run: run.name)
 def test_a_run_is_met_with_what_is_known_of_its_machine(run: Run) -> None:
     assert_on_target(run, way(run, stated=True))
-
-
-def test_two_cards_over_pcie_are_told_too_fast_where_their_link_is_not_stated() -> None:
-    """The catalogue's link is twice as fast as the one stated, so no target is met: by how much none is."""
-    for key in way(TWO).targets:
-        assert -0.45 < replayed.error(TWO, way(TWO), key) < -0.20
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,9 @@ class Cluster:
     def __init__(self, common: Any, address: str) -> None:
         try:
             import ray  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
+
+            ray.init  # noqa: B018 - a folder of that name imports as well
+        except (ImportError, AttributeError):
             raise BadInput("--ray: needs Ray; pip install 'kvplan[ray]'") from None
         self.ray: Any = ray
         self.mine = not ray.is_initialized()
