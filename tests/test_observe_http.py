@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import fake_server as fake
+import kvplan
 from kvplan.errors import BadInput, KvplanError, Unreachable
 from kvplan.observe.address import Secrets, address_of, headers_of, said
 from kvplan.observe.http import Client, Limits, run
@@ -259,3 +260,16 @@ def test_what_is_missing_is_said_with_how_to_install_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(KvplanError, match=r"pip install 'kvplan\[observe\]'"):
         client("http://127.0.0.1:1").get("/")
+
+
+@pytest.mark.parametrize("secret", ["SEC/RET", "SEC#RET", "SEC?RET", "SEC@RET", "SEC:RET"])
+def test_a_password_with_marks_of_an_address_is_never_shown(secret: str) -> None:
+    shown = said(f"http://user:{secret}@127.0.0.1:18377/ok")
+    assert "SEC" not in shown
+    assert "user" not in shown
+    address = f"http://user:{secret}@127.0.0.1:9/ok"
+    for words in ({"url": address}, {"prometheus": address}):
+        with pytest.raises(KvplanError) as caught:
+            kvplan.verify("llama-3.1-8b", gpu="h100", **words)
+        assert "SEC" not in str(caught.value)
+        assert "RET" not in str(caught.value)

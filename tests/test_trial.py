@@ -115,7 +115,7 @@ def test_a_second_way_to_divide_must_be_worth_it() -> None:
 
 
 def test_a_cost_that_is_not_known_comes_last() -> None:
-    known, unknown = (Rank(known_or_last(usd), 1, False, 1.0, 0, "") for usd in (1e9, None))
+    known, unknown = (Rank(known_or_last(usd), 1, False, 0, 1.0, 0, "") for usd in (1e9, None))
     assert known < unknown
 
 

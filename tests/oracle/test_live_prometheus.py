@@ -20,7 +20,7 @@ pytestmark = pytest.mark.oracle
 
 def test_the_cache_of_a_scraped_vllm_server_is_exact(vllm: Any, tmp_path: Path) -> None:  # noqa: F811
     found, config = vllm
-    words = {"since": "1m", "gpu": "cpu", "dtype": "bfloat16"}
+    words = {"since": "60s", "gpu": "cpu", "dtype": "bfloat16"}
     with prometheus(tmp_path, found.url.removeprefix("http://")) as url:
         time.sleep(20)
         answer = kvplan.verify(config, prometheus=url, **words, **FLAGS)

@@ -82,7 +82,13 @@ def _without_page(path: str) -> str:
 
 
 def said(url: str) -> str:
-    """An address as it may be shown: no user, no password, no value of a query, no fragment."""
+    """An address as it may be shown: no user, no password, no value of a query, no fragment.
+
+    A password may hold what ends a host elsewhere (`/`, `?`, `#`): nothing before the last @ is shown.
+    """
+    scheme, apart, rest = url.partition("://") if "://" in url else ("", "", url)
+    if "@" in rest:
+        url = f"{scheme}{apart}{rest.rpartition('@')[2]}"
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
