@@ -38,7 +38,7 @@ class Probe:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Probe:
         """As a user gave it. Raises BadInput for what is out of bounds."""
-        plain = {name: value for name, value in given.items() if value not in (None, "", 0, 0.0)}
+        plain = {name: value for name, value in given.items() if value not in (None, "")}
         made: dict[str, Any] = {}
         if "probe_concurrency" in plain:
             made["levels"] = _levels(plain["probe_concurrency"])
