@@ -172,6 +172,12 @@ def link_bytes_per_second(a: Accelerator, ranks: int) -> tuple[float, bool]:
     return pcie_bytes_per_second(a.pcie or "4.0 x16"), True
 
 
+def moving_bytes_per_second(a: Accelerator) -> float:
+    """What a cache moves over from one deployment to another: the stated link, its own, or an adapter."""
+    node = store.toml("efficiency/classes.toml")["node"]
+    return float(a.stated_link_bytes_per_second or a.link_bytes_per_second or node["bytes_per_second"])
+
+
 def pcie_bytes_per_second(text: str) -> float:
     """One direction of a slot such as `5.0 x16`; what it leaves out is taken as 4.0 and x16."""
     table = store.toml("efficiency/classes.toml")["pcie_lane"]

@@ -19,7 +19,7 @@ from kvplan.serve.step_times import StepTimes
 from kvplan.serve.tabulate import tabulated
 from kvplan.serve.workload import Workload
 from kvplan.verbs.timing import UNLIMITED, budget_of, clock_of, dealt
-from kvplan.verbs.verdict import LENGTHS, most_running, pool_for, starts
+from kvplan.verbs.verdict import LENGTHS, most_running, would_start
 
 _FULL = ("FullAttentionSpec", "MLAAttentionSpec", "full", "kv", "base")
 _FEWEST_UNIT_TOKENS = 16
@@ -58,19 +58,13 @@ def instance_of(
     if times is None:
         times = tabulated(clock, pool.budget, pool.max_running, max(2, longest), load, stages)
     front = float(clock.front("request_seconds"))
-    started = _starts(d)
+    started = would_start(d)
     if started is False:
         notes.append(
             f"{s.engine} would not start so (kvplan fit says what is missing): simulated as if it did; "
             f"--{LENGTHS[s.engine].replace('_', '-')} of the longest request may do"
         )
     return Instance(pool, scheduling, times, fleet, front, tuple(notes), started)
-
-
-def _starts(d: Deployment) -> bool | None:
-    """Whether the engine starts with the longest sequence that it is told to take."""
-    memory = memory_of(d, bare)
-    return starts(d, memory, capacity_of(d, value_of(pool_for(d, memory)), bare))
 
 
 def _drafter(d: Deployment) -> str | None:

@@ -10,9 +10,8 @@ from typing import Any
 from kvplan.cost import cache, host_cache
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.registry import CONTEXT_DECIDES
-from kvplan.facts import store
 from kvplan.facts.engine_versions import key
-from kvplan.facts.kernels import host_bytes_per_second
+from kvplan.facts.kernels import host_bytes_per_second, moving_bytes_per_second
 from kvplan.figure import bare
 from kvplan.serve.apart import Apart, ServedApart, Side, at_concurrency, at_rate, prompt_cache_bytes
 from kvplan.serve.load import Load
@@ -121,9 +120,7 @@ def apart(d: Deployment, asked: Asked) -> Iterator[Lever]:
 def apart_times(d: Deployment, asked: Asked) -> ServedApart:
     """Both sides as many replicas as the deployment has, joined by its own link, else by the network."""
     clock, policy = clock_of(d), policy_of(d, asked.held(d.setup.engine), shared=asked.shared)
-    a, workers = clock.accelerator, dealt(d).replicas
-    link = a.stated_link_bytes_per_second or a.link_bytes_per_second
-    link = link or store.toml("efficiency/classes.toml")["node"]["bytes_per_second"]
+    workers, link = dealt(d).replicas, moving_bytes_per_second(clock.accelerator)
     both = Apart(Side(clock, policy, workers), Side(clock, policy, workers), link)
     if asked.mode == "rate":
         return at_rate(both, asked.load(), asked.amount)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvplan.engines.deployment import Deployment
 from kvplan.errors import BadInput, shown
-from kvplan.facts import store
+from kvplan.facts.kernels import moving_bytes_per_second
 from kvplan.serve.apart import prompt_cache_bytes
 from kvplan.serve.simulation import ROUTINGS, Fleet
 from kvplan.verbs.check import whole
@@ -30,8 +30,6 @@ def fleet_of(d: Deployment, routing: str | None, prefill_replicas: int | None) -
     if d.setup.engine not in _MOVES:
         raise BadInput(f"--prefill-replicas: {d.setup.engine} moves no caches; leave it out")
     count = whole("--prefill-replicas", prefill_replicas, 1, MOST_REPLICAS)
-    a = accelerator_of(d)
-    link = a.stated_link_bytes_per_second or a.link_bytes_per_second
-    link = link or store.toml("efficiency/classes.toml")["node"]["bytes_per_second"]
+    link = moving_bytes_per_second(accelerator_of(d))
     moved = float(prompt_cache_bytes(operations(d), _SAMPLE_TOKENS)) / _SAMPLE_TOKENS
     return Fleet(replicas, name, count, 0.0, moved / link)

@@ -28,7 +28,7 @@ from kvplan.verbs.deploy import Split, deployment, with_flags
 from kvplan.verbs.instance import finds_prefixes
 from kvplan.verbs.latency import room
 from kvplan.verbs.timing import BUDGET_FLAGS, budget_of, clock_of, held_tokens, policy_of
-from kvplan.verbs.verdict import LENGTHS, pool_for, starts
+from kvplan.verbs.verdict import LENGTHS, pool_for, starts, would_start
 
 BUDGETS = (1024, 2048, 4096, 8192, 16384)  # tokens a step, beside the engine's own
 SLOTS = (1, 2, 4, 8, 16, 32, 64)  # sequences at once, where the engine sets a context aside for each
@@ -175,9 +175,8 @@ def _rounded(tokens: int) -> int:
 
 
 def _starts(d: Deployment) -> bool:
-    """Whether weights, all else and one longest sequence find room, as `fit` says."""
-    memory = memory_of(d, bare)
-    return starts(d, memory, capacity_of(d, value_of(pool_for(d, memory)), bare)) is not False
+    """Whether weights, all else and one longest sequence find room, or nobody knows."""
+    return would_start(d) is not False
 
 
 def settings(d: Deployment, want: Want) -> list[Setting]:

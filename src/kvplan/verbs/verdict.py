@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvplan.engines.budget import memory_of
 from kvplan.engines.context_budget import placed_on, room_for_cache
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import Capacity
@@ -47,6 +48,12 @@ def starts(d: Deployment, memory: Mapping[str, Any], capacity: Capacity) -> bool
     if capacity.fits is None and d.setup.engine in CONTEXT_DECIDES and headroom is not None:
         return True
     return capacity.fits
+
+
+def would_start(d: Deployment) -> bool | None:
+    """The same of a deployment from nothing but itself, as `fit` says."""
+    memory = memory_of(d, bare)
+    return starts(d, memory, capacity_of(d, value_of(pool_for(d, memory)), bare))
 
 
 def occupied(d: Deployment, memory: Mapping[str, Any]) -> list[str]:
