@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: demo test test-real test-engines test-ray test-prometheus test-vllm test-launch check bench kernels accuracy replayed clean
+.PHONY: demo test test-real test-engines test-ray test-prometheus test-vllm test-launch explore check bench kernels accuracy replayed clean
 
 demo: $(STAMP)  ## set up, then a first plan
 	$(BIN)/kvplan plan meta-llama/Llama-3.1-70B-Instruct --gpu h100 --tp 4
@@ -46,6 +46,11 @@ test-ray: .venv/ray  ## search on a Ray cluster of two nodes here; workers, a no
 test-prometheus: $(STAMP)  ## ask a real Prometheus, Debian's package (apt-get install prometheus), for a minute
 	$(PROMETHEUS)
 	$(BIN)/python -m pytest -m prometheus -s tests/test_real_prometheus.py
+
+PROPERTIES := $(shell grep -rl --include='test_*.py' 'from hypothesis' tests)
+
+explore: $(STAMP)  ## the properties again, on examples that no one has seen: a quarter of an hour
+	KVPLAN_EXAMPLES=explore $(BIN)/python -m pytest $(PROPERTIES)
 
 check: $(STAMP)  ## lint, types and generated pages
 	$(BIN)/ruff check .

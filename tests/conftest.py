@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How quick a machine is fails no test.
-settings.register_profile("kvplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kvplan")
+# How quick a machine is fails no test, and the same code gets the same examples, so that what turns red has
+# changed. `make explore` draws other and more examples each time.
+settings.register_profile(
+    "kvplan", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "explore", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile(os.environ.get("KVPLAN_EXAMPLES", "kvplan"))
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -91,10 +91,26 @@ def arriving_prompts(sequences: Number, steps: Number, stages: Number) -> Number
     return most(1, sequences / steps / stages)
 
 
+@formula("", "where prompts need more steps than there are tokens to decode, the rest carry prompts alone")
+def decoding_share(sequences: Number, steps: Number, chunks: Number, prompts: Number, stages: Number) -> Number:
+    """The share of steps with prompts in which something decodes: one, unless each ends in few steps."""
+    return least(1, prompts * stages * steps / (sequences * chunks))
+
+
 def beside_decoding(
-    clock: Clock, load: Load, policy: Policy, decoding: Step, plain: Any, prompts: Any, leaf: Leaf = bare
+    clock: Clock,
+    load: Load,
+    policy: Policy,
+    decoding: Step,
+    plain: Any,
+    prompts: Any,
+    leaf: Leaf = bare,
+    ended: Any = None,
 ) -> Any:
-    """Seconds one prompt adds to steps of `decoding`, which take `plain`; `prompts` of them in a step."""
+    """Seconds one prompt adds to steps of `decoding`, which take `plain`; `prompts` of them in a step.
+
+    `ended` is (sequences, steps in which they end), where as many prompts come as sequences end.
+    """
     chunks = full_chunks(load.new_tokens, policy.budget)
     chunk = load.new_tokens / chunks
     depth = middle_depth(load.cached, load.new_tokens, chunk)
@@ -103,15 +119,21 @@ def beside_decoding(
         return waited_seconds(clock.seconds(own, leaf), chunks, prompts, policy.pp)
     both = replace(own, decoding=decoding.decoding, context=decoding.context, positions=decoding.positions)
     mixed = named("mixed_step_seconds", "s", clock.seconds(both, leaf))
-    return added_seconds(mixed, plain, chunks, prompts, policy.pp)
+    share = 1 if ended is None else decoding_share(*ended, chunks, prompts, policy.pp)
+    return added_seconds(mixed, plain, share, chunks, prompts, policy.pp)
 
 
 @formula("s")
 def added_seconds(
-    mixed_seconds: Number, plain_seconds: Number, chunks: Number, prompts: Number, stages: Number
+    mixed_seconds: Number,
+    plain_seconds: Number,
+    decoding_share: Number,
+    chunks: Number,
+    prompts: Number,
+    stages: Number,
 ) -> Number:
-    """What one prompt adds to steps of decoding: a mixed step less a plain one, for each chunk."""
-    return (mixed_seconds - plain_seconds) * chunks / prompts / stages
+    """What one prompt adds to steps of decoding: a mixed step less the plain one it stands for, each chunk."""
+    return (mixed_seconds - decoding_share * plain_seconds) * chunks / prompts / stages
 
 
 @formula("s")

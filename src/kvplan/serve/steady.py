@@ -177,7 +177,8 @@ def _pace(clock: Clock, load: Load, policy: Policy, running: Any, leaf: Leaf = b
     step = _with_drafting(clock, load, decoding, verify, leaf)
     prompts = arriving_prompts(running, steps, policy.pp if policy.microbatches else 1)
     prompts = least(prompts, _packed(load, policy))
-    added = beside_decoding(clock, load, policy, decoding, verify, prompts, leaf)
+    ended = (running, steps)
+    added = beside_decoding(clock, load, policy, decoding, verify, prompts, leaf, ended)
     token = token_seconds(step, running, steps, added) / gained
     return _Pace(named("tpot_seconds", "s", token), step, verify, added, prompts)
 
