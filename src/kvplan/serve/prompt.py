@@ -92,7 +92,9 @@ def arriving_prompts(sequences: Number, steps: Number, stages: Number) -> Number
 
 
 @formula("", "where prompts need more steps than there are tokens to decode, the rest carry prompts alone")
-def decoding_share(sequences: Number, steps: Number, chunks: Number, prompts: Number, stages: Number) -> Number:
+def decoding_share(
+    sequences: Number, steps: Number, chunks: Number, prompts: Number, stages: Number
+) -> Number:
     """The share of steps with prompts in which something decodes: one, unless each ends in few steps."""
     return least(1, prompts * stages * steps / (sequences * chunks))
 
@@ -132,7 +134,7 @@ def added_seconds(
     prompts: Number,
     stages: Number,
 ) -> Number:
-    """What one prompt adds to steps of decoding: a mixed step less the plain one it stands for, each chunk."""
+    """What one prompt adds to steps of decoding: mixed ones less the plain ones they replace."""
     return (mixed_seconds - decoding_share * plain_seconds) * chunks / prompts / stages
 
 

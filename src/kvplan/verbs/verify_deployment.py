@@ -26,7 +26,16 @@ from kvplan.verbs.pasted import Pasted, pasted
 
 _MEASURED = ("weights_memory", "activation_memory", "graph_memory", "kv_cache_memory_bytes")
 _RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
-_WORDS = (*_RANKS, *_MEASURED, "kv_cache_dtype", "dtype", "quantization", "gpu_memory", "memory_in_use")
+_WORDS = (
+    *_RANKS,
+    *_MEASURED,
+    "kv_cache_dtype",
+    "dtype",
+    "quantization",
+    "gpu",
+    "gpu_memory",
+    "memory_in_use",
+)
 
 
 @dataclass(frozen=True, slots=True)

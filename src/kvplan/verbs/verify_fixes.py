@@ -16,7 +16,7 @@ from kvplan.units import bytes_text
 from kvplan.verbs.deploy import with_flags, with_quantization
 from kvplan.verbs.verify_deployment import Case
 from kvplan.verbs.verify_outcome import Compared
-from kvplan.verbs.verify_vllm import pool_said, requested_of, share_of
+from kvplan.verbs.verify_vllm import held_pool, requested_of, share_of
 from kvplan.verbs.ways import holds, more_ranks, ways_back
 
 _SHARES = {
@@ -76,14 +76,19 @@ def sure(flag: str, value: Any, note: str) -> dict[str, Any]:
 
 
 def ways(at: Failed, d: Deployment | None = None, weights: bool = False) -> list[dict[str, Any]]:
-    """Rows of `ways_back` for the deployment as it was measured; more ranks are judged from the plan."""
+    """Rows of `ways_back` for a deployment, else for the one that was measured.
+
+    More ranks of the latter are judged from the plan, and left out where there is none and a rank's pool, as
+    it was, is too small: it would grow.
+    """
     planned = at.planned
     base = d or calibrated(at.case, planned) or planned or at.compared.measured
     if base is None:
         return []
     rows = ways_back(base, 1)
-    if planned is not None and base is not planned:
-        rows = [*(r for r in rows if r["flag"] != "--tp"), *more_ranks(planned, 1)]
+    if d is None and base is not planned:
+        rows = [r for r in rows if r["flag"] != "--tp" or (planned is None and r["fits"])]
+        rows += [] if planned is None else more_ranks(planned, 1)
     return [*_narrower_weights(planned), *rows] if weights else rows
 
 
@@ -108,7 +113,7 @@ def calibrated(case: Case, planned: Deployment | None) -> Deployment | None:
         return _calibrated_sglang(case, planned)
     if case.observed.engine != "vllm":
         return None
-    said = pool_said(case.observed, planned)
+    said = held_pool(case, planned)
     if said is None:
         return None
     ends, o = profiled_ends(planned), case.observed

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvplan.engines.budget import memory_of, profiled_ends
 from kvplan.engines.deployment import Deployment
+from kvplan.facts.accelerators import accelerators
 from kvplan.figure import bare
 from kvplan.observe.forms import Said
 from kvplan.observe.observed import Observed
@@ -14,12 +15,13 @@ from kvplan.units import bytes_text
 from kvplan.verbs.verify_check import FLAGS, Check
 from kvplan.verbs.verify_deployment import Case
 from kvplan.verbs.verify_outcome import Compared, explained
-from kvplan.verbs.verify_vllm import WEIGHTS, requested_of
+from kvplan.verbs.verify_vllm import WEIGHTS, requested_of, share_of
 
 _GIB = 2**30
 _POOLS = ("kv_pool_bytes", "kv_tokens_from_flags")
 _CONTEXT = 1.5 * _GIB  # a device's own context and a process group: not another process
 _LEAST = 0.05 * _GIB
+_MOST_NAMED = 3
 
 
 def memory_reasons(case: Case, compared: Compared, bad: Sequence[Check]) -> list[dict[str, Any]]:
@@ -91,27 +93,75 @@ def _vllm(case: Case, d: Deployment, names: list[str]) -> list[dict[str, Any]]:
     if told:
         found.append(explained(names, f"beside the plan the log has {told}"))
     measured = _measured(o)
-    if measured and pool is not None:
-        with_them = case.attempt(**measured)
-        if with_them is not None:
-            found += _with_measured(with_them, measured, pool, names)
-    return found
+    if pool is None:
+        return found
+    with_them = case.attempt(**measured) if measured else d
+    if with_them is None:
+        return found
+    low, high = _pool_ends(with_them)
+    so = low - pool.half <= pool.value <= high + pool.half
+    found += _with_measured(with_them, measured, pool, names, so) if measured else []
+    return found if so else [*found, *_as_on_another(case, with_them, pool, names)]
+
+
+def _pool_ends(d: Deployment) -> tuple[float, float]:
+    table = memory_of(d, bare)
+    return table["kv_pool_low_bytes"], table["kv_pool_high_bytes"]
 
 
 def _with_measured(
-    d: Deployment, measured: dict[str, int], said: Said, names: list[str]
+    d: Deployment, measured: dict[str, int], said: Said, names: list[str], so: bool
 ) -> list[dict[str, Any]]:
-    """The pool with the log's parts put in: one row for each flag, which say the same together."""
-    table, pool = memory_of(d, bare), said.value
-    low, high = table["kv_pool_low_bytes"] - said.half, table["kv_pool_high_bytes"] + said.half
+    """The pool with the log's parts put in: one row for each flag, which say the same together.
+
+    Only what explains the pool is a change to make.
+    """
+    ours, pool = memory_of(d, bare)["kv_pool_bytes"], said.value
     flags = " ".join(f"--{name.replace('_', '-')} {_size(value)}" for name, value in measured.items())
-    error = f" ({table['kv_pool_bytes'] / pool - 1:+.1%})" if pool > 0 else ""
-    verdict = "agrees" if low <= pool <= high else "still disagrees"
-    says = f"with {flags}, as the log prints them, the pool is {bytes_text(table['kv_pool_bytes'])}"
+    error = f" ({ours / pool - 1:+.1%})" if pool > 0 else ""
+    says = f"with {flags}, as the log prints them, the pool is {bytes_text(ours)}{error}"
+    if not so:
+        return [explained(names, f"{says}: still disagrees")]
     return [
-        explained(names, f"{says}{error}: {verdict}", f"--{name.replace('_', '-')}", _size(value))
+        explained(names, f"{says}: agrees", f"--{name.replace('_', '-')}", _size(value))
         for name, value in measured.items()
     ]
+
+
+def _as_on_another(case: Case, d: Deployment, pool: Said, names: list[str]) -> list[dict[str, Any]]:
+    """The device, or the share of it, on which the pool would be as printed: where the log has neither."""
+    ours, share, has = memory_of(d, bare)["kv_pool_bytes"], share_of(d), d.memory_bytes
+    stated = {"accelerator_bytes", "requested_bytes"} & set(case.observed.figures)
+    if ours is None or not has or stated:
+        return []
+    other = requested_of(d) + pool.value - ours
+    so = f"; or --gpu-memory-utilization {other / has:.2f}, not {share:g}" if 0 < other < has else ""
+    fitting = _devices(case, pool)
+    if fitting:
+        says = f"the pool is as on {' or '.join(fitting[:_MOST_NAMED])}, not on {_named(case, d)}{so}"
+        return [explained(names, says, "--gpu", fitting[0])]
+    total = round(has + (pool.value - ours) / share)
+    if total <= 0:
+        return []
+    says = f"the pool is as on a device of about {bytes_text(total)}, not of {bytes_text(has)}{so}"
+    return [explained(names, says, "--gpu-memory", _size(total))]
+
+
+def _named(case: Case, d: Deployment) -> str:
+    return str(case.given.words.get("gpu") or case.observed.gpu or bytes_text(d.memory_bytes or 0))
+
+
+def _devices(case: Case, pool: Said) -> list[str]:
+    """Accelerators on which the pool is as printed, the nearest first."""
+    off: dict[str, float] = {}
+    for one in accelerators():
+        d = case.attempt(gpu=one.key, gpu_memory=None)
+        if d is None or d.memory_bytes is None:
+            continue
+        low, high = _pool_ends(d)
+        if low - pool.half <= pool.value <= high + pool.half:
+            off[one.key] = abs(memory_of(d, bare)["kv_pool_bytes"] - pool.value)
+    return sorted(off, key=lambda key: off[key])
 
 
 def _vllm_parts(o: Observed, d: Deployment) -> dict[str, tuple[float, float]]:

@@ -54,10 +54,28 @@ def _given_pool(case: Case, planned: Deployment | None) -> int | None:
     """The bytes given to the cache: as the user states them, else as the log does; None where nobody did."""
     if case.states_pool:
         return None
-    said = pool_said(case.observed, planned)
+    said = held_pool(case, planned)
     if said is not None and said.value >= 1:
         return round(said.value)
     return 1 << 30 if planned is None else None  # blocks and lengths need no pool
+
+
+def held_pool(case: Case, planned: Deployment | None) -> Said | None:
+    """The pool that the log states, else the one that its blocks, or its tokens, come to."""
+    o = case.observed
+    said = pool_said(o, planned)
+    if said is not None:
+        return said
+    d = planned or trial(case)
+    if d is None:
+        return None
+    c = capacity_of(d, None, bare)
+    block, size = value_of(c.bytes_per_block), c.block_tokens
+    blocks = o.value("num_blocks")
+    if blocks is None and o.failure is not None and size:
+        tokens = o.failure.value("kv_tokens")
+        blocks = None if tokens is None else tokens // size
+    return Said(blocks * block, 0) if blocks and block else None
 
 
 def printed(c: Capacity) -> dict[str, Any]:
