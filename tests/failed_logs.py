@@ -93,7 +93,7 @@ CASES = {
         f"{vllm()}{ERROR}ValueError: Free memory on device (60.11/79.11 GiB) on startup is less than desired GPU "
         "memory utilization (0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other "
         "processes.\n",
-        CARD, "not_enough_free", "loading the weights", 71.2, 60.11, "--gpu-memory-utilization", 0.75,
+        CARD, "not_enough_free", "checking what is free", 71.2, 60.11, "--gpu-memory-utilization", 0.75,
     ),
     "vllm: nothing is left": Failed(
         f"{vllm('70B', 2)}{INFO}Model loading took 65.73 GiB and 3.2 seconds\n{INFO}Available KV cache memory: "
@@ -130,7 +130,7 @@ CASES = {
         vllm(more=", 'max_num_seqs': 1024, 'gpu_memory_utilization': 0.98") + MADE + f"{ERROR}RuntimeError: CUDA "
         "out of memory occurred when warming up sampler with 1024 dummy requests. Please try lowering "
         "`max_num_seqs` or `gpu_memory_utilization` when initializing the engine.\n",
-        CARD, "warm_up", "capturing graphs and warming up", None, None, "--max-num-seqs", 512,
+        CARD, "warm_up", "warming up the sampler", None, None, "--max-num-seqs", 512,
     ),
     "vllm: graphs": Failed(
         vllm(more=", 'gpu_memory_utilization': 0.98") + MADE + f"{ERROR}torch.OutOfMemoryError: {cuda('1.96 GiB')}",

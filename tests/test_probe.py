@@ -11,7 +11,7 @@ import pytest
 
 import fake_server as fake
 import kvplan
-from kvplan.errors import Unreachable
+from kvplan.errors import BadInput, Unreachable
 from kvplan.faces.cli import main
 from test_verify_server import page_of
 
@@ -113,8 +113,11 @@ def test_times_are_measured_and_stand_beside_the_prediction() -> None:
 
 def test_limits_of_number_rate_and_time_are_kept() -> None:
     engine = Engine()
-    answer, _ = probed(engine, probe_requests=6)
-    assert len(engine.bodies) == answer["observed"]["probe"]["requests"] == 6
+    answer, _ = probed(engine, probe_requests=6, probe_concurrency="1,4")
+    assert len(engine.bodies) == answer["observed"]["probe"]["requests"] == 5
+    assert "--probe-requests 6 are too few for 4 at once" in answer["notes"]
+    with pytest.raises(BadInput, match="--probe-requests: 5 are too few for 4, 8 at once; give at least 6"):
+        probed(Engine(), probe_requests=5, probe_concurrency="4,8")
     engine = Engine()
     probed(engine, probe_rate=10.0, probe_requests=6)
     assert max(engine.begun) - min(engine.begun) > 0.4  # six at ten a second

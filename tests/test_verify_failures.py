@@ -104,3 +104,36 @@ def test_a_failure_that_was_recovered_from_is_none() -> None:
     assert answer["failure"] is None
     assert "2 start-ups in the log" in answer["notes"][0]
     assert not [row for row in answer["checks"] if row["name"] == "fits" and not row["agrees"]]
+
+
+OLD = """INFO 10-01 12:00:00 llm_engine.py:237] Initializing an LLM engine (v0.6.3.post1) with config: \
+model='meta-llama/Llama-3.1-8B-Instruct', dtype=torch.bfloat16, max_seq_len=131072, tensor_parallel_size=1
+INFO 10-01 12:00:10 gpu_executor.py:122] # GPU blocks: 2300, # CPU blocks: 2048
+ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be \
+stored in KV cache (36800). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when \
+initializing the engine.
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [{}, {"gpu": "rtx4090"}, {"gpu": "h100"}], ids=["unknown", "small", "large"]
+)
+def test_blocks_that_were_printed_bound_what_fixes_a_start(words: dict[str, Any]) -> None:
+    fixes = {row["flag"]: row for row in verified(OLD, **words)["failure"]["fixes"]}
+    assert 36800 - 16 <= fixes["--max-model-len"]["value"] <= 36800
+    assert not fixes["--kv-cache-dtype"]["fits"]  # 16 GiB in half are more than 4.5
+    assert fixes["--tp"]["value"] == (2 if words else 4)
+    assert ("at most" in fixes["--tp"]["note"]) is not bool(words)
+
+
+def test_more_ranks_do_not_fix_a_device_that_is_occupied() -> None:
+    fixes = verified(CASES["vllm: less is free than it asks for"].text, gpu="h100")["failure"]["fixes"]
+    assert not next(row for row in fixes if row["flag"] == "--tp")["fits"]
+
+
+def test_a_pool_of_another_device_names_it() -> None:
+    text = CASES["vllm: one sequence is too long"].text
+    assert verified(text, gpu="rtx4090")["agrees"]
+    answer = verified(text, gpu="h100")
+    assert ("--gpu", "rtx4090") in [(row["flag"], row["value"]) for row in answer["changes"]]
+    assert "--gpu-memory-utilization 0.3" in " ".join(why["says"] for why in answer["explanations"])

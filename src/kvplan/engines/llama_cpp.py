@@ -151,6 +151,7 @@ def _settings(ctx: Context) -> dict[str, tuple[Any, str]]:
         **ctx.settings,
         "n_ctx_seq": (int(value_of(ctx.n_ctx_seq)), made),
         "n_seq_max": (int(value_of(ctx.n_seq_max)), made),
+        "n_batch": (ctx.n_batch, made),
         "n_ubatch": (int(value_of(ctx.n_ubatch)), made),
     }
 

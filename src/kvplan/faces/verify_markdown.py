@@ -21,7 +21,7 @@ def document(answer: Answer) -> str:
         parts.append(_checks(answer["checks"]))
     parts += _listed("Why", [one["says"] for one in answer["explanations"]])
     parts += _listed(
-        "Change in the plan", [f"`{_code(words.change(row))}`" for row in answer["changes"]], False
+        "Change in the plan", [f"`{_code(words.to_do(row))}`" for row in answer["changes"]], False
     )
     if answer["failure"]:
         parts += _failure(answer["failure"])

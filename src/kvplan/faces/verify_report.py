@@ -31,7 +31,7 @@ def verify(out: Console, answer: Answer, _asked: dict[str, Any]) -> None:
         )
         out.print(_table(rows))
     _listed(out, "why", [one["says"] for one in answer["explanations"]])
-    _listed(out, "change in the plan", [words.change(row) for row in answer["changes"]])
+    _listed(out, "change in the plan", [words.to_do(row) for row in answer["changes"]])
     if answer["failure"]:
         _failure(out, answer["failure"])
 

@@ -74,11 +74,16 @@ def shown(value: Any, unit: str) -> str:
 
 
 def change(row: dict[str, Any]) -> str:
-    """A flag with its value, as it is typed."""
-    flag, value = row["flag"], row["value"]
-    if value is None:
-        return str(flag)
-    return str(flag) if value is True else f"{flag} {value}"
+    """A flag with its value, as it is typed; a flag alone where no value is known."""
+    flag, value = str(row["flag"]), row["value"]
+    if value is None or value is True:
+        return flag
+    return f"--no-{flag.removeprefix('--')}" if value is False else f"{flag} {value}"
+
+
+def to_do(row: dict[str, Any]) -> str:
+    """The same as a change to the plan: without a value the flag is left out."""
+    return f"leave out {row['flag']}" if row["value"] is None else change(row)
 
 
 def _error(value: float | None) -> str:

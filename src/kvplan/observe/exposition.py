@@ -19,6 +19,7 @@ from kvplan.errors import BadInput
 LONGEST = 1 << 14
 MOST_SAMPLES = 100_000
 MOST_SECONDS = 10.0
+MOST_VALUE = 1e18  # no engine counts or measures more
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,200}")
 _PART = re.compile(r"_(?:bucket|sum|count)$")
 
@@ -70,7 +71,8 @@ def _sample(parse: Any, line: str) -> Sample | None:
     except (ValueError, IndexError, KeyError, TypeError, OverflowError):
         return None
     labels = {str(name): str(text) for name, text in one.labels.items()}
-    return None if math.isnan(value) else Sample(str(one.name), labels, value)
+    absurd = math.isnan(value) or MOST_VALUE < abs(value) < math.inf
+    return None if absurd else Sample(str(one.name), labels, value)
 
 
 def parser() -> Any:

@@ -9,6 +9,8 @@ from kvplan.observe.startup import Hit, StartUp
 _BESIDE = 12  # lines before and after that belong to one message
 _SAYS_LITTLE = ("stopped",)
 _MOST_TEXT = 300
+# What only one phase can say, whatever was printed before it.
+_PHASES = {"not_enough_free": "checking what is free", "warm_up": "warming up the sampler"}
 
 
 def failure_of(startup: StartUp, phase_at: dict[str, str] | None = None) -> Failure | None:
@@ -56,7 +58,7 @@ def _told(startup: StartUp, telling: list[Hit], ready: int | None, phase_at: dic
         line=first.line,
         text=_shortened(first),
         when="running" if ready is not None and first.line > ready else "start-up",
-        phase=_phase(startup, first.line, phase_at),
+        phase=_PHASES.get(kind) or _phase(startup, first.line, phase_at),
         figures=figures,
         words=words,
     )

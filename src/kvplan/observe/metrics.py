@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvplan.facts import store
-from kvplan.observe.exposition import Sample, Samples, samples_of
+from kvplan.observe.exposition import MOST_VALUE, Sample, Samples, samples_of
 from kvplan.observe.histogram import Histogram, added, histogram_of
 
 FACTS = "engines/metrics.toml"
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
+_FULL = 1.01  # of a cache: what says more is no share
 KINDS = ("gauges", "counters", "histograms", "infos")
 _MOST = (
     "usage",
@@ -171,7 +172,8 @@ def _value(kind: str, quantity: str, samples: list[Sample]) -> Any:
         return tuple(sample.labels for sample in samples[:_MOST_ENGINES])
     if kind == "histograms":
         return _histogram(samples)
-    plain = [s for s in samples if not s.labels.get("priority") and math.isfinite(s.value)]
+    most = _FULL if quantity == "usage" else MOST_VALUE
+    plain = [s for s in samples if not s.labels.get("priority") and abs(s.value) <= most]
     values = [max(group) for group in _distinct(plain).values()]
     if not values:
         return None
@@ -211,7 +213,7 @@ def bound_of(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return None if math.isnan(value) else value
+    return None if math.isnan(value) or MOST_VALUE < abs(value) < math.inf else value
 
 
 def _replicas(samples: Iterable[Sample]) -> int:

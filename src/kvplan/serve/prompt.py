@@ -121,7 +121,7 @@ def beside_decoding(
         return waited_seconds(clock.seconds(own, leaf), chunks, prompts, policy.pp)
     both = replace(own, decoding=decoding.decoding, context=decoding.context, positions=decoding.positions)
     mixed = named("mixed_step_seconds", "s", clock.seconds(both, leaf))
-    share = 1 if ended is None else decoding_share(*ended, chunks, prompts, policy.pp)
+    share = 1 if ended is None else decoding_share(ended[0], ended[1], chunks, prompts, policy.pp)
     return added_seconds(mixed, plain, share, chunks, prompts, policy.pp)
 
 

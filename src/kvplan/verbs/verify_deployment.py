@@ -26,15 +26,14 @@ from kvplan.verbs.pasted import Pasted, pasted
 
 _MEASURED = ("weights_memory", "activation_memory", "graph_memory", "kv_cache_memory_bytes")
 _RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
+_DEVICE = ("gpu", "gpu_memory", "memory_in_use")
 _WORDS = (
     *_RANKS,
     *_MEASURED,
+    *_DEVICE,
     "kv_cache_dtype",
     "dtype",
     "quantization",
-    "gpu",
-    "gpu_memory",
-    "memory_in_use",
 )
 
 
@@ -48,9 +47,31 @@ class Given:
     command: Pasted = field(default_factory=Pasted)
 
     @property
+    def settings(self) -> list[str]:
+        """Names of what was stated of the start, the device's apart."""
+        words = [name for name in self.words if name in _WORDS and name not in _DEVICE]
+        flags = [name for name, value in self.flags.items() if value is not None]
+        command = (self.command.split, self.command.named, self.command.flags)
+        return list(dict.fromkeys([*words, *flags, *(name for part in command for name in part)]))
+
+    def without(self, name: str) -> Given:
+        """The same, one setting not stated."""
+        command = replace(
+            self.command,
+            split=_but(self.command.split, name),
+            named=_but(self.command.named, name),
+            flags=_but(self.command.flags, name),
+        )
+        return Given(self.model, _but(self.words, name), _but(self.flags, name), command)
+
+    @property
     def states_device(self) -> bool:
         """Whether an accelerator or its memory was named."""
         return any(self.words.get(name) is not None for name in ("gpu", "gpu_memory"))
+
+
+def _but(stated: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in stated.items() if key != name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +328,10 @@ class Case:
         return (
             self.given.words.get("kv_cache_memory_bytes") is not None or self.given.command.pool is not None
         )
+
+    def without(self, name: str) -> Case:
+        """The same log without one setting that the user states."""
+        return replace(self, given=self.given.without(name))
 
     @property
     def as_logged(self) -> Case:

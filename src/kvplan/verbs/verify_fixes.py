@@ -87,9 +87,15 @@ def ways(at: Failed, d: Deployment | None = None, weights: bool = False) -> list
         return []
     rows = ways_back(base, 1)
     if d is None and base is not planned:
-        rows = [r for r in rows if r["flag"] != "--tp" or (planned is None and r["fits"])]
-        rows += [] if planned is None else more_ranks(planned, 1)
+        kept = [r for r in rows if r["flag"] != "--tp"]
+        rows = [*kept, *(more_ranks(planned, 1) if planned is not None else _at_most(rows))]
     return [*_narrower_weights(planned), *rows] if weights else rows
+
+
+def _at_most(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ranks that are enough with a pool each as it was: they would have more."""
+    note = "at most so many accelerators: each would have more left than this one; give --gpu for the fewest"
+    return [{**r, "note": note} for r in rows if r["flag"] == "--tp" and r["fits"]]
 
 
 def _narrower_weights(d: Deployment | None) -> list[dict[str, Any]]:

@@ -51,17 +51,35 @@ class Probe:
             made["rate"] = _rate(plain["probe_rate"])
         if "probe_seconds" in plain:
             made["seconds"] = _seconds(plain["probe_seconds"])
-        return cls(**made)
+        probe = cls(**made)
+        if not probe.counts():
+            least = min(probe.levels) + 2
+            raise BadInput(f"{probe.left_out.replace(' ', ': ', 1)}; give at least {least}")
+        return probe
 
     def counts(self) -> tuple[tuple[int, int], ...]:
-        """Requests of each level: three rounds, one of them left out, as far as they may go in all."""
+        """Requests of each level: three rounds, one of them left out, as far as they may go in all.
+
+        A level is left out where the requests do not reach for its first round and one more.
+        """
         left, found = self.requests - 1, []
         for level in self.levels:
             count = min(left, max(4, ROUNDS * level))
-            if count > 0:
-                found.append((min(level, count), count))
+            if count > level:
+                found.append((level, count))
                 left -= count
         return tuple(found)
+
+    @property
+    def left_out(self) -> str:
+        """The levels for which no request is left, as a sentence; empty where there are none."""
+        sent = [level for level, _ in self.counts()]
+        without = [str(level) for level in self.levels if level not in sent]
+        return (
+            f"--probe-requests {self.requests} are too few for {', '.join(without)} at once"
+            if without
+            else ""
+        )
 
     def said(self, url: str) -> str:
         """What will be sent, before it is."""
@@ -104,7 +122,7 @@ def probed(
             "is it an OpenAI-compatible server? metrics are compared without --probe",
         )  # fmt: skip
     rows: list[Check] = []
-    notes = _notes(sent)
+    notes = [*([probe.left_out] if probe.left_out else []), *_notes(sent)]
     for level in levels:
         timed = times(_measured(level, probe), d, f" at {level.concurrency}", _WHY)
         rows += timed.checks

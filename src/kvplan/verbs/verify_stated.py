@@ -24,7 +24,8 @@ _NAMED = ("dtype", "quantization", "kv_cache_dtype")
 _CALLED = {"enable_prefix_caching": "prefix_caching", "enable_chunked_prefill": "chunked_prefill"}
 _OFF = ("enforce_eager", "swa_full", "language_model_only")  # off where a log shows all that was given
 # llama.cpp prints what it made of these, which rows of their own compare.
-_MADE = ("ctx_size", "parallel", "n_gpu_layers", "n_cpu_moe", "cpu_moe", "batch_size", "launcher")
+_MADE = ("ctx_size", "parallel", "n_gpu_layers", "n_cpu_moe", "cpu_moe", "launcher")
+_CAPPED = {"batch_size": "n_batch", "ubatch_size": "n_ubatch"}  # by each other and by the context
 _SHOWN = "the log shows what was given"
 _DEFAULT = "the log shows all that was given: the rest is as the engine takes it"
 
@@ -100,6 +101,8 @@ def _alike(
         yours = schemes.method_name(str(value))
         own = (theirs.model.quantization or {}).get("quant_method") if theirs is not None else None
         return yours, schemes.method_name(str(shown or own or "none"))
+    if name in _CAPPED and ours is not None:
+        return _in_force(ours)[_CAPPED[name]], shown
     if name == "max_seq_len" and shown == value + 1:
         return value, value  # TensorRT-LLM prints one more than was asked for
     if isinstance(value, Mapping) and isinstance(shown, Mapping):

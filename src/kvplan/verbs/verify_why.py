@@ -48,20 +48,20 @@ def _capacity(
     found = [
         explained(
             [row.name],
-            f"the plan has {_option(row.name)} {row.predicted}, the log {row.reported}",
+            f"the plan has {_typed(row.name, row.predicted)}, the log {_typed(row.name, row.reported)}",
             _option(row.name),
             row.reported,
         )
         for row in wrong
     ]
-    if wrong and held:
-        logged = case.as_logged
-        d = trial_of(logged)()
-        if d is not None and agrees_with(logged)(d):
-            settings = ", ".join(_option(row.name) for row in wrong)
-            return [*found, explained(held, f"with the log's own {settings} these are as printed")], {}
+    if wrong and held and _as_printed(case.as_logged):
+        settings = ", ".join(_option(row.name) for row in wrong)
+        return [*found, explained(held, f"with the log's own {settings} these are as printed")], {}
     if not held:
         return found, {}
+    stated = _stated_otherwise(case, held, [row.name for row in wrong])
+    if stated:
+        return [*found, *stated], {}
     draft = next((row for row in rows if row.name.startswith("draft") and row.predicted), None)
     if draft is not None:
         times = f"{draft.reported / draft.predicted:.3g} times the plan's"
@@ -72,6 +72,37 @@ def _capacity(
     if says:
         found.append(explained(held, says))
     return found, tried[0].changed if tried else {}
+
+
+def _stated_otherwise(case: Case, held: list[str], known: list[str]) -> list[dict[str, Any]]:
+    """The one setting without which all is as printed, though it has no row of its own; else all of them."""
+    names = [name for name in case.given.settings if name not in known]
+    alone = next((name for name in names if _as_printed(case.without(name))), None)
+    if alone is not None:
+        names = [alone]
+    elif len(names) < 2 or not _as_printed(case.as_logged):
+        return []
+    verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
+    options = " and ".join(map(_option, names))
+    says = f"the plan's {options} {verb} not the log's: without {them} these are as printed"
+    return [explained(held, says, _option(name), _shown(case.observed, name)) for name in names]
+
+
+def _as_printed(case: Case) -> bool:
+    d = trial_of(case)()
+    return d is not None and agrees_with(case)(d)
+
+
+def _shown(o: Observed, name: str) -> Any:
+    """A setting's value in the log; None where it shows none, and the plan should not have it."""
+    return next((part[name] for part in (o.split, o.named, o.flags) if name in part), None)
+
+
+def _typed(name: str, value: Any) -> str:
+    """A setting as it is typed."""
+    if isinstance(value, bool):
+        return _option(name if value else f"no_{name}")
+    return f"{_option(name)} {value}"
 
 
 def _option(name: str) -> str:
