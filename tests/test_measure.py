@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kvplan
 from fake_torch import Machine, ran
+from kvplan.cost.reached import rows_factor
+from kvplan.cost.step import Step
 from kvplan.errors import BadInput
 from kvplan.faces.cli import main
+from kvplan.facts.reached import Reached
+from kvplan.figure import Source, Trust
 from kvplan.measured import arrays, model_run, rates
 from kvplan.measured.calibrate import calibrated, checkerboard, spread
 from kvplan.measured.machine import accelerator_of, read_machine
+from kvplan.model.locate import load_model
 from kvplan.verbs import measure as verb
 from kvplan.verbs import measured_model
 from kvplan.verbs.measure import shortened
 
 DOCS = Path(__file__).parents[1] / "docs" / "measured"
+KEPT = (("llama-100m.json", 2), ("llama-100m-float32.json", 4))
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "num_hidden_layers": 4,
@@ -332,9 +340,12 @@ def test_the_page_says_what_was_measured() -> None:
     assert page.filled(text) == text
 
 
-def test_the_measured_decode_step_is_above_the_floor_and_within_a_quarter_of_the_estimate() -> None:
-    document = json.loads((DOCS / "llama-100m.json").read_text("utf-8"))
-    assert 90e6 < document["model"]["weight_bytes"] / 2 < 120e6
+@pytest.mark.parametrize(("kept", "value_bytes"), KEPT, ids=["16 bit", "32 bit"])
+def test_the_measured_decode_step_is_above_the_floor_and_within_a_quarter_of_the_estimate(
+    kept: str, value_bytes: int
+) -> None:
+    document = json.loads((DOCS / kept).read_text("utf-8"))
+    assert 90e6 < document["model"]["weight_bytes"] / value_bytes < 120e6
     apart = [row for row in document["decode"] if not row["fitted"]]
     assert len(apart) >= 10
     assert all(row["seconds"] > row["lower_bound_seconds"] for row in document["decode"])
@@ -342,14 +353,46 @@ def test_the_measured_decode_step_is_above_the_floor_and_within_a_quarter_of_the
     assert all(row["agrees"] for row in document["cache"])
 
 
-def test_the_kept_calibration_gives_the_kept_estimates_again() -> None:
+@pytest.mark.parametrize("kept", [name for name, _ in KEPT], ids=["16 bit", "32 bit"])
+def test_the_kept_calibration_gives_the_kept_estimates_again(kept: str) -> None:
     """The page's estimates follow from the file's own shares through the product's clock."""
-    document = json.loads((DOCS / "llama-100m.json").read_text("utf-8"))
+    document = json.loads((DOCS / kept).read_text("utf-8"))
     machine = accelerator_of(document)
     assert machine.reached is not None
-    model = verb.load_model(str(DOCS / "llama-100m-config.json"))
-    timed = measured_model.clock_with(model, "bfloat16", machine, machine.reached)
+    dtype = document["model"]["dtype"]
+    config = json.loads((DOCS / "llama-100m-config.json").read_text("utf-8"))
+    model = load_model({**config, "torch_dtype": dtype})
+    timed = measured_model.clock_with(model, dtype, machine, machine.reached)
     for row in (*document["decode"], *document["prefill"]):
         step = measured_model.step_of(row)
         assert float(timed.seconds(step)) == pytest.approx(row["predicted_seconds"], rel=1e-9)
         assert float(timed.floor(step)) == pytest.approx(row["lower_bound_seconds"], rel=1e-9)
+
+
+def test_a_product_takes_as_many_times_its_shares_as_products_of_its_rows_were_timed_to() -> None:
+    timed = Reached(
+        1.0,
+        0.5,
+        1.0,
+        0.5,
+        1.0,
+        Source(Trust.MEASURED, "here"),
+        "",
+        rows=((1, 0.9), (2, 1.6), (8, 1.2), (64, 1.0)),
+    )
+    rows = [0.5, 1, 2, 4, 8, 64, 1000]
+    assert [rows_factor(timed, m) for m in rows] == pytest.approx([0.9, 0.9, 1.6, 1.4, 1.2, 1.0, 1.0])
+    assert rows_factor(timed, np.array(rows, float)) == pytest.approx([rows_factor(timed, m) for m in rows])
+    machine = read_machine(str(DOCS / "llama-100m.json"))
+    clocks = [
+        measured_model.clock_with(load_model(LLAMA), "float32", machine, reached)
+        for reached in (replace(timed, rows=()), timed)
+    ]
+    for sequences, factor in ((2, 1.6), (4, 1.4)):
+        plain, known = (
+            {part.name: (part.kind, part.seconds) for part in clock.timed(Step(sequences, 100))}
+            for clock in clocks
+        )
+        for name, (kind, seconds) in plain.items():
+            times = factor if kind == "matmul" else 1
+            assert known[name][1] == pytest.approx(times * seconds)

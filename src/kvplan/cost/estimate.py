@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvplan.cost.operations import Operations
-from kvplan.cost.reached import reached_kernel, reached_seconds
+from kvplan.cost.reached import reached_kernel, reached_seconds, rows_factor
 from kvplan.cost.step import Item, Step, items_of
 from kvplan.facts import store
 from kvplan.facts.accelerators import Accelerator
@@ -28,6 +28,7 @@ from kvplan.facts.kernels import (
     kernel_format,
     link_bytes_per_second,
 )
+from kvplan.facts.reached import Reached
 from kvplan.figure import (
     Leaf,
     Number,
@@ -40,6 +41,7 @@ from kvplan.figure import (
     named,
     power,
     total,
+    value_of,
 )
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "send")
@@ -274,7 +276,8 @@ class Clock:
         flops = item.flops if not k.pad else item.flops + k.pad * item.pad_flops
         busy = memory_seconds(item.bytes, rate, of_rate)
         if self.reached is not None:
-            return reached_seconds(compute_seconds(flops, peak, of_peak), busy, self.reached.overlap)
+            found = reached_seconds(compute_seconds(flops, peak, of_peak), busy, self.reached.overlap)
+            return found * self._rows_factor(self.reached, item, leaf)
         if k.tile_seconds:
             busy = busy + item.tiles * k.tile_seconds
         return operation_seconds(
@@ -286,6 +289,12 @@ class Clock:
             if k.depth_seconds
             else 0,
         )
+
+    def _rows_factor(self, reached: Reached, item: Item, leaf: Leaf) -> Any:
+        if not reached.rows or item.kind not in ("matmul", "experts"):
+            return 1.0
+        factor = rows_factor(reached, value_of(item.rows))
+        return _given(leaf, item.name, "rows_factor", factor, "", reached.source)
 
     def _exchange_seconds(self, item: Item, leaf: Leaf) -> Any:
         link, speed, scale, start_scale = self._link_of(item)

@@ -61,8 +61,8 @@ class Item:
     `kind` and `format` choose its kernel, `compute` its peak. `pad_flops` are what one more
     unit of padding adds; `depth` the steps of the reduction that one tile walks; `moved` the values
     that a pass of its own reads and writes; `tiles` the heads of sequences attended
-    apart. `least_flops` and `least_bytes` are what the floor counts, `expected_bytes` the same where
-    experts are spread evenly.
+    apart; `rows` those of a product, or of each expert's. `least_flops` and `least_bytes` are what the
+    floor counts, `expected_bytes` the same where experts are spread evenly.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Item:
     depth: Any = 0
     moved: Any = 0
     tiles: Any = 0
+    rows: Any = 0
     ranks: int = 1
 
     @property
@@ -161,6 +162,7 @@ def _matmul(m: Matmul, ops: Operations, step: Step, leaf: Leaf) -> Item:
         least_bytes=weight,
         depth=m.inputs,
         moved=rows * m.inputs if m.compute in _NARROW else 0,
+        rows=rows,
     )
 
 
@@ -187,6 +189,7 @@ def _experts(e: Experts, step: Step, leaf: Leaf) -> Item:
         expected_bytes=touched * weight,
         pad_flops=2 * e.parameters * touched,
         moved=tokens * e.per_token * e.hidden,
+        rows=rows / touched,
     )
 
 

@@ -22,7 +22,8 @@ class Reached:
     `prompt_compute`: of the peak, in attention over a prompt; `cache_memory`: of the bandwidth, in attention
     over a cache, each pass counted once however often a library makes it. `overlap` is the power under which
     compute and memory are added: 1, one after the other; 2, as kernels of a GPU overlap. Seconds are for each
-    layer, each step and each sequence; None where no model was run: an engine's own stand in. `spreads` has,
+    layer, each step and each sequence; None where no model was run: an engine's own stand in. `rows` has,
+    for products of so many rows, how many times as long as by these shares they were timed. `spreads` has,
     by figure, the factors within which 80 % of the points lay that were kept apart, and their number.
     """
 
@@ -36,6 +37,7 @@ class Reached:
     layer_seconds: float | None = None
     step_seconds: float | None = None
     sequence_seconds: float | None = None
+    rows: tuple[tuple[float, float], ...] = ()
     spreads: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)
 
     def added(self, quantity: str) -> float | None:

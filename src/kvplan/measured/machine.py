@@ -106,8 +106,23 @@ def _reached(document: Mapping[str, Any], where: str, name: str, date: str) -> R
     source = Source(Trust.MEASURED if with_model else Trust.ASSUMED, f"measured {date} on {name}: {words}")
     spreads = found.get("spreads") if with_model else None
     return Reached(
-        **shares, overlap=overlap, source=source, words=words, **added, spreads=_spreads(spreads, where)
+        **shares,
+        overlap=overlap,
+        source=source,
+        words=words,
+        **added,
+        rows=_rows(found.get("rows"), where),
+        spreads=_spreads(spreads, where),
     )
+
+
+def _rows(given: Any, where: str) -> tuple[tuple[float, float], ...]:
+    found = []
+    for row in given or () if isinstance(given, list) else ():
+        if not isinstance(row, dict):
+            raise BadInput(f"{where}: rows {shown(row)} is not an object; measure again")
+        found.append((_positive(row, "m", where), _positive(row, "factor", where)))
+    return tuple(sorted(dict(found).items()))
 
 
 def _spreads(given: Any, where: str) -> dict[str, tuple[float, float, int]]:

@@ -12,7 +12,7 @@ from kvplan.units import bytes_text
 
 MiB = 2**20
 SIZES = (16 * MiB, 64 * MiB, 256 * MiB)
-ROWS = (1, 4, 16, 64, 256, 1024)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)
 SHAPE = (2816, 1024)  # outputs and inputs
 _SET_BYTES = 96 * MiB  # of different matrices in turn, so that none is found in a cache
 _MOST_FLOPS = 4e10  # of one timing, where a machine is slow

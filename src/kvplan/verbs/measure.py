@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kvplan.cost.estimate import compute_seconds, memory_seconds
+from kvplan.cost.reached import reached_seconds
+from kvplan.cost.step import product_bytes, product_flops
 from kvplan.cost.weights import weight_bytes
 from kvplan.errors import BadInput, shown
 from kvplan.facts.reached import Reached
@@ -271,7 +274,27 @@ def _is_torch(arrays: Arrays) -> bool:
 def from_machine(made: Sequence[dict[str, Any]], rate: float, dtype: str, where: str) -> dict[str, Any]:
     """The shares that products alone show; what attends to a cache is assumed."""
     words = f"products in {dtype}; attention over a cache assumed at half the bandwidth"
-    return {**shares_of(made, rate, dtype), "overlap": 1.0 if where == "cpu" else 2.0, "words": words}
+    shares, overlap = shares_of(made, rate, dtype), 1.0 if where == "cpu" else 2.0
+    mine = [row for row in made if row["dtype"] == dtype] or list(made)
+    rows = [
+        {"m": row["m"], "factor": _factor(row, shares, (rates.peaks(mine), rate, overlap))} for row in mine
+    ]
+    return {**shares, "overlap": overlap, "rows": rows, "words": words}
+
+
+def _factor(
+    row: dict[str, Any], shares: dict[str, float], of: tuple[dict[str, float], float, float]
+) -> float:
+    """How many times as long as by the shares a product was timed to take."""
+    peaks, rate, overlap = of
+    weights = row["weight_bytes_per_second"] * row["seconds"]
+    busy = memory_seconds(
+        product_bytes(weights, row["m"], row["n"], row["k"]), rate, shares["product_memory"]
+    )
+    work = compute_seconds(
+        product_flops(row["n"], row["k"], row["m"]), peaks[row["dtype"]], shares["product_compute"]
+    )
+    return float(row["seconds"] / value_of(reached_seconds(work, busy, overlap)))
 
 
 def _model_part(
@@ -307,6 +330,7 @@ def _model_part(
         "calibration": {
             **reached.shares(),
             "overlap": reached.overlap,
+            "rows": base["rows"],
             "words": words,
             "spreads": rows_of.spreads_of(prompts, steps),
         },
