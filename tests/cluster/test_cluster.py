@@ -19,7 +19,6 @@ import kvplan
 from kvplan.advise.executor import executor_of
 from kvplan.advise.ledger import Ledger
 
-pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.filterwarnings("ignore"),  # Ray's own

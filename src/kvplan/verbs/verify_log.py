@@ -8,13 +8,12 @@ from typing import Any
 
 from kvplan.engines.deployment import Deployment
 from kvplan.errors import BadInput, KvplanError, shown
-from kvplan.figure import bare
 from kvplan.observe.log import LogRead
 from kvplan.observe.observed import Observed
 from kvplan.observe.read import observe_log
 from kvplan.units import bytes_text
-from kvplan.verbs.fit import fit_part
 from kvplan.verbs.given import ModelLike
+from kvplan.verbs.verdict import would_start
 from kvplan.verbs.verify_check import FLAGS, MEASURED, Check
 from kvplan.verbs.verify_deployment import Case, Placed, case_of, printing_so
 from kvplan.verbs.verify_engines import agrees_with, compared, trial_of
@@ -98,10 +97,9 @@ def _starts(d: Deployment | None) -> bool | None:
     if d is None:
         return None
     try:
-        found: bool | None = fit_part(d, None, bare)["capacity"]["fits"]
+        return would_start(d)
     except KvplanError:
         return None
-    return found
 
 
 def _of_failure(fits: Check | None, failure: dict[str, Any] | None) -> list[dict[str, Any]]:
