@@ -143,6 +143,7 @@ def test_a_wrong_flag_is_found_at_a_vllm_server(vllm: Any) -> None:
     found, config = vllm
     longer = kvplan.verify(config, url=found.url, gpu="cpu", **{**FLAGS, "max_model_len": 2 * LENGTH})
     assert "max_model_len" in {row["name"] for row in longer["checks"] if not row["agrees"]}
+    assert ("--max-model-len", LENGTH) in [(row["flag"], row["value"]) for row in longer["changes"]]
     blocks = kvplan.verify(config, url=found.url, gpu="cpu", dtype="bfloat16", block_size=64, **FLAGS)
     latent = "kv_lora_rank" in json.loads(Path(config).read_text("utf-8"))  # its blocks are of 16 in any case
     assert blocks["agrees"] is latent
@@ -205,3 +206,4 @@ def assert_agrees(line: list[str], words: dict[str, Any], gguf: Path, log: Path)
     assert {"kv_bytes", "k_bytes", "v_bytes"} <= compared(logged).keys()  # printed in MiB of two digits
     assert not wrong["agrees"]
     assert not read["agrees"]
+    assert "--ctx-size" in [row["flag"] for row in read["changes"]]

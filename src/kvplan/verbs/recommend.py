@@ -23,6 +23,7 @@ from kvplan.facts.flags import flags as known_flags
 from kvplan.facts.formats import find_format
 from kvplan.facts.kernels import fitted_on
 from kvplan.facts.prices import Price, given_prices, price_of
+from kvplan.measured.machine import is_machine_file
 from kvplan.model.model import Model
 from kvplan.serve.load import Load
 from kvplan.serve.workload import Workload
@@ -186,6 +187,12 @@ def _caches(named: list[str]) -> list[str]:
 def _accelerators(named: list[str], prices: Mapping[str, Price]) -> list[str]:
     """Keys of those that are named, or else of all with a price."""
     if named:
+        for name in named:
+            if is_machine_file(name):
+                raise BadInput(
+                    f"--gpu: {shown(name)} is a machine that was timed, and the search is over built-in ones; "
+                    "ask latency or simulate of it"
+                )
         return list(dict.fromkeys(find_accelerator(name).key for name in named))
     found = [a for a in accelerators() if a.vendor in _VENDORS and a.memory_bytes and a.peaks]
     return [a.key for a in found if a.key in prices or price_of(a.key) is not None]
