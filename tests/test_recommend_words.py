@@ -38,6 +38,7 @@ SMALL += " --max-accelerators 2"
         ({"rate_scale": 2}, "--rate-scale: is for --trace"),
         ({"trace": "nothing.csv"}, "--prompt-tokens: the trace says it"),
         ({"trace": "nothing.csv", "prompt_tokens": None, "output_tokens": None}, "--trace: .*nothing.csv"),
+        ({"gpu": "here.json"}, "is a machine that was timed, and the search is over built-in ones"),
         ({"gpu": "abacus"}, "--gpu: 'abacus' is not a known accelerator"),
         ({"gpu": " , "}, "--gpu: ' , ' names nothing"),
         ({"gpu": 5}, "--gpu: 5 is not a name"),

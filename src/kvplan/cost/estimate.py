@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvplan.cost.collectives import all_reduce_seconds, exchange_seconds
 from kvplan.cost.operations import Operations
 from kvplan.cost.reached import reached_kernel, reached_seconds, rows_factor
 from kvplan.cost.step import Item, Step, items_of
@@ -36,7 +37,6 @@ from kvplan.figure import (
     Trust,
     bare,
     formula,
-    least,
     most,
     named,
     power,
@@ -88,25 +88,6 @@ def memory_seconds(moved_bytes: Number, bytes_per_second: Number, share_of_bandw
 def floor_seconds(flops: Number, peak: Number, least_bytes: Number, bytes_per_second: Number) -> Number:
     """The slower of arithmetic at the peak and least bytes at the full bandwidth."""
     return most(flops / peak, least_bytes / bytes_per_second)
-
-
-@formula("s", "ring or switch against reading all others' values at once, whichever is quicker")
-def all_reduce_seconds(
-    start_seconds: Number,
-    ring_seconds: Number,
-    wire_bytes: Number,
-    ranks: Number,
-    link: Number,
-    one_shot: Number,
-) -> Number:
-    """An all-reduce: each rank's link passes 2 (r − 1) ÷ r of the message, or r ÷ 2 times that at once."""
-    return start_seconds + least(ring_seconds + wire_bytes / link, wire_bytes * ranks / 2 / one_shot)
-
-
-@formula("s")
-def exchange_seconds(start_seconds: Number, wire_bytes: Number, link: Number) -> Number:
-    """Any other collective: a start, and what passes each rank's link."""
-    return start_seconds + wire_bytes / link
 
 
 def _given(leaf: Leaf, owner: str, what: str, value: float, unit: str, source: Source) -> Any:

@@ -190,8 +190,8 @@ def _accelerators(named: list[str], prices: Mapping[str, Price]) -> list[str]:
         for name in named:
             if is_machine_file(name):
                 raise BadInput(
-                    f"--gpu: {shown(name)} is a machine that was timed, and the search is over built-in ones; "
-                    "ask latency or simulate of it"
+                    f"--gpu: {shown(name)} is a machine that was timed, and the search is over built-in "
+                    "ones; ask latency or simulate of it"
                 )
         return list(dict.fromkeys(find_accelerator(name).key for name in named))
     found = [a for a in accelerators() if a.vendor in _VENDORS and a.memory_bytes and a.peaks]
