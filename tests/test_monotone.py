@@ -122,10 +122,14 @@ def test_a_longer_prompt_never_answers_sooner(
     long = replace(load, prompt_tokens=load.prompt_tokens + extra)
     assert no_more(prompt.prompt_seconds(c, load, policy), prompt.prompt_seconds(c, long, policy))
     assert no_more(prompt.prompts_seconds(c, load, policy, n), prompt.prompts_seconds(c, long, policy, n))
+    # Where prompts fill the steps fewer decode beside them, and the step that a request meets is the shorter
+    # for it: of caches of thousands of tokens that is a little more than the prompt's own tokens add.
+    full = steady._fed(long, policy) < min(n, policy.running)
     for ask in (steady.closed_loop, steady.together):
         before, after = ask(c, load, policy, n), ask(c, long, policy, n)
-        assert no_more(before.ttft_seconds, after.ttft_seconds)
-        assert no_more(after.output_tokens_per_second, before.output_tokens_per_second)
+        near = 1.03 if full and ask is steady.closed_loop else 1
+        assert no_more(before.ttft_seconds, near * after.ttft_seconds)
+        assert no_more(after.output_tokens_per_second, near * before.output_tokens_per_second)
 
 
 @given(setups, loads, policies, batches, more)
