@@ -13,7 +13,7 @@ from typing import Any
 from kvplan.cost import pairs
 from kvplan.cost.operations import Attend, Exchange, Experts, Matmul, Operations, Pointwise, Recur
 from kvplan.cost.work import distinct_experts
-from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, named
+from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, most, named
 
 ACTIVATION_BYTES = 2
 _NARROW = ("fp8", "fp4", "int8")  # activations are quantised in a pass of their own
@@ -189,7 +189,7 @@ def _experts(e: Experts, step: Step, leaf: Leaf) -> Item:
         expected_bytes=touched * weight,
         pad_flops=2 * e.parameters * touched,
         moved=tokens * e.per_token * e.hidden,
-        rows=rows / touched,
+        rows=rows / most(1, touched),
     )
 
 

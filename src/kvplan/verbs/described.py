@@ -14,7 +14,14 @@ from kvplan.verbs.pasted import Pasted, pasted, settings
 
 _RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
 _NAMED = ("dtype", "quantization", "kv_cache_dtype")
-_MEASURED = ("weights_memory", "activation_memory", "graph_memory", "kv_cache_memory_bytes")
+MEASURED = ("weights_memory", "activation_memory", "graph_memory", "kv_cache_memory_bytes")
+_OTHERS = ("gpu", "engine", "engine_version", "gpu_memory", "memory_in_use", "link", "command")
+WORDS = (*_OTHERS, *_RANKS, *_NAMED, *MEASURED)  # kvplan's own; all other settings are the engine's flags
+
+
+def stated(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The words of a deployment among a verb's arguments, which it hands over whole."""
+    return {name: arguments[name] for name in WORDS if name in arguments}
 
 
 def described(
@@ -44,7 +51,7 @@ def deployed(
     if whose is None:
         raise BadInput("MODEL: missing; give one before the options, or a --command that names it")
     engine = find_engine(given.get("engine") or read.engine or "vllm")
-    measured = {"kv_cache_memory_bytes": read.pool, **_only(_MEASURED, given)}
+    measured = {"kv_cache_memory_bytes": read.pool, **_only(MEASURED, given)}
     return deployment(
         whose,
         gpu=given.get("gpu"),

@@ -18,7 +18,7 @@ from kvplan.verbs.against import compare
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import KNOWN_VENDORS, Size, with_flags
-from kvplan.verbs.described import described
+from kvplan.verbs.described import described, stated
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted
 from kvplan.verbs.size import MAX_BATCH
@@ -64,27 +64,7 @@ def fit(
     """
     if batch is not None:
         whole("--batch", batch, 1, MAX_BATCH)
-    words = {
-        "gpu": gpu,
-        "engine": engine,
-        "engine_version": engine_version,
-        "tp": tp,
-        "pp": pp,
-        "dp": dp,
-        "ep": ep,
-        "dcp": dcp,
-        "attention_dp": attention_dp,
-        "dtype": dtype,
-        "quantization": quantization,
-        "kv_cache_dtype": kv_cache_dtype,
-        "gpu_memory": gpu_memory,
-        "memory_in_use": memory_in_use,
-        "kv_cache_memory_bytes": kv_cache_memory_bytes,
-        "weights_memory": weights_memory,
-        "activation_memory": activation_memory,
-        "graph_memory": graph_memory,
-        "command": command,
-    }
+    words = stated(locals())
     d, read = described(model, words, flags, batch)
     return fit_answer(d, batch, against, read)
 

@@ -20,10 +20,10 @@ from kvplan.serve.steady import Served
 from kvplan.units import bytes_text, count_text
 from kvplan.verbs import series
 from kvplan.verbs.answer import Answer
-from kvplan.verbs.asked import Asked, asked_of, at_once, refuse_later
+from kvplan.verbs.asked import Asked, asked_of, at_once, load_words, refuse_later
 from kvplan.verbs.batches import batches_part
 from kvplan.verbs.deploy import Size, with_flags
-from kvplan.verbs.described import described
+from kvplan.verbs.described import described, stated
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.phases import interval, operations_part, phase, phase_part, phase_times, ridge, spread_of
 from kvplan.verbs.timing import clock_of, dealt, on_host, policy_of
@@ -87,45 +87,11 @@ def latency(
     fit, is None. Raises BadInput or UnknownName for anything that cannot be used.
     """
     refuse_later(flags)
-    words = {
-        "gpu": gpu,
-        "engine": engine,
-        "engine_version": engine_version,
-        "tp": tp,
-        "pp": pp,
-        "dp": dp,
-        "ep": ep,
-        "dcp": dcp,
-        "attention_dp": attention_dp,
-        "dtype": dtype,
-        "quantization": quantization,
-        "kv_cache_dtype": kv_cache_dtype,
-        "gpu_memory": gpu_memory,
-        "memory_in_use": memory_in_use,
-        "link": link,
-        "kv_cache_memory_bytes": kv_cache_memory_bytes,
-        "weights_memory": weights_memory,
-        "activation_memory": activation_memory,
-        "graph_memory": graph_memory,
-        "command": command,
-    }
+    words = stated(locals())
     if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
         raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
     d, read = described(model, words, flags, at_once(batch, concurrency))
-    asked = asked_of(
-        d,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        batch=batch,
-        concurrency=concurrency,
-        rate=rate,
-        context_depth=context_depth,
-        shared_prefix_tokens=shared_prefix_tokens,
-        speculative_tokens=speculative_tokens,
-        acceptance=acceptance,
-        ttft=ttft,
-        tpot=tpot,
-    )
+    asked = asked_of(d, **load_words(locals()))
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         part = latency_part(d, asked, leaf)

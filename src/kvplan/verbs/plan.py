@@ -13,9 +13,9 @@ from kvplan.units import bytes_text, count_text, seconds_text
 from kvplan.verbs import fit as fitting
 from kvplan.verbs import series, size
 from kvplan.verbs.answer import Answer
-from kvplan.verbs.asked import Asked, asked_of, at_once, refuse_later
+from kvplan.verbs.asked import Asked, asked_of, at_once, load_words, refuse_later
 from kvplan.verbs.deploy import Size
-from kvplan.verbs.described import described
+from kvplan.verbs.described import described, stated
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.latency import deployment_row, latency_part
 from kvplan.verbs.launch import launch_notes
@@ -76,44 +76,14 @@ def plan(
     refuse_later(flags)
     form = check_form(launch_as) if launch_as is not None else None
     wanted = at_once(batch, concurrency)
-    words: dict[str, Any] = {
-        "gpu": gpu,
-        "engine": engine,
-        "engine_version": engine_version,
-        "tp": tp,
-        "pp": pp,
-        "dp": dp,
-        "ep": ep,
-        "dcp": dcp,
-        "attention_dp": attention_dp,
-        "dtype": dtype,
-        "quantization": quantization,
-        "kv_cache_dtype": kv_cache_dtype,
-        "gpu_memory": gpu_memory,
-        "memory_in_use": memory_in_use,
-        "link": link,
-        "command": command,
-    }
+    words = stated(locals())
     d, read = described(model, words, flags, wanted)
     start = Start(
         model if model not in (None, "") else read.model,
         words["dtype"] or read.named.get("dtype") or "auto",
         words["quantization"] or read.named.get("quantization"),
     )
-    asked = asked_of(
-        d,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        batch=batch,
-        concurrency=concurrency,
-        rate=rate,
-        context_depth=context_depth,
-        shared_prefix_tokens=shared_prefix_tokens,
-        speculative_tokens=speculative_tokens,
-        acceptance=acceptance,
-        ttft=ttft,
-        tpot=tpot,
-    )
+    asked = asked_of(d, **load_words(locals()))
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         fit = fitting.fit_part(d, wanted, leaf, asked.length)

@@ -36,7 +36,7 @@ from kvplan.verbs.goals import goals_of
 from kvplan.verbs.order import Order, Priced
 from kvplan.verbs.screening import Want
 from kvplan.verbs.search import Question, Report, Search
-from kvplan.verbs.workloads import workload_of
+from kvplan.verbs.workloads import workload_of, workload_words
 
 MOST_ACCELERATORS = 1024
 OWN = "own"  # weights as the checkpoint has them
@@ -97,13 +97,7 @@ def recommend(
     found, from which an interrupted search goes on. Returns the contract's `recommend` document: times in
     seconds, costs in US dollars. Raises BadInput or UnknownName.
     """
-    asked = {
-        "trace": trace, "prefix_block_tokens": prefix_block_tokens, "first_seconds": first_seconds,
-        "last_seconds": last_seconds, "rate": rate, "rate_scale": rate_scale, "concurrency": concurrency,
-        "requests": requests, "duration": duration, "arrivals": arrivals, "think": think,
-        "prompt_tokens": prompt_tokens, "output_tokens": output_tokens,
-        "shared_prefix_tokens": shared_prefix_tokens, "turns": turns, "system_tokens": system_tokens,
-    }  # fmt: skip
+    asked = workload_words(locals())
     found = goals_of({"ttft_p99": ttft_p99, "tpot_p99": tpot_p99, "e2e_p99": e2e_p99})
     if not found:
         raise BadInput("--ttft-p99: no goal is given; give one of --ttft-p99, --tpot-p99 and --e2e-p99")

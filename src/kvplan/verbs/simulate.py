@@ -25,7 +25,7 @@ from kvplan.verbs.answer import Answer
 from kvplan.verbs.asked import draft_layers_of, drafts_of
 from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import Size
-from kvplan.verbs.described import described
+from kvplan.verbs.described import described, stated
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.goals import goals_of
 from kvplan.verbs.instance import Instance, instance_of
@@ -33,7 +33,7 @@ from kvplan.verbs.latency import deployment_row
 from kvplan.verbs.moved import fleet_of
 from kvplan.verbs.phases import spread_of
 from kvplan.verbs.timing import clock_of, on_host
-from kvplan.verbs.workloads import workload_of
+from kvplan.verbs.workloads import workload_of, workload_words
 
 MOST_BETWEEN = 20_000  # requests
 Report = Callable[[str, int, int], None]
@@ -108,20 +108,8 @@ def simulate(
     whole deployment, with `timeline`, `workload`, `deployment`, `goals` and `notes` beside it. Raises
     BadInput or UnknownName.
     """
-    words = {
-        "gpu": gpu, "engine": engine, "engine_version": engine_version, "tp": tp, "pp": pp, "dp": dp,
-        "ep": ep, "dcp": dcp, "attention_dp": attention_dp, "dtype": dtype, "quantization": quantization,
-        "kv_cache_dtype": kv_cache_dtype, "gpu_memory": gpu_memory, "memory_in_use": memory_in_use,
-        "link": link, "kv_cache_memory_bytes": kv_cache_memory_bytes, "weights_memory": weights_memory,
-        "activation_memory": activation_memory, "graph_memory": graph_memory, "command": command,
-    }  # fmt: skip
-    asked = {
-        "trace": trace, "prefix_block_tokens": prefix_block_tokens, "first_seconds": first_seconds,
-        "last_seconds": last_seconds, "rate": rate, "rate_scale": rate_scale, "concurrency": concurrency,
-        "batch": batch, "requests": requests, "duration": duration, "arrivals": arrivals, "think": think,
-        "prompt_tokens": prompt_tokens, "output_tokens": output_tokens,
-        "shared_prefix_tokens": shared_prefix_tokens, "turns": turns, "system_tokens": system_tokens,
-    }  # fmt: skip
+    words = stated(locals())
+    asked = workload_words(locals())
     goals = goals_of({"ttft_p99": ttft_p99, "tpot_p99": tpot_p99, "e2e_p99": e2e_p99})
     if requests_out is not None:
         check_path(requests_out)

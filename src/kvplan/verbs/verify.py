@@ -8,6 +8,7 @@ from typing import Any
 from kvplan.errors import BadInput
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.deploy import Size
+from kvplan.verbs.described import stated
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.verify_log import from_log
 from kvplan.verbs.verify_outcome import answer_of
@@ -89,27 +90,7 @@ def verify(
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
     }
-    words = {
-        "gpu": gpu,
-        "engine": engine,
-        "engine_version": engine_version,
-        "tp": tp,
-        "pp": pp,
-        "dp": dp,
-        "ep": ep,
-        "dcp": dcp,
-        "attention_dp": attention_dp,
-        "dtype": dtype,
-        "quantization": quantization,
-        "kv_cache_dtype": kv_cache_dtype,
-        "gpu_memory": gpu_memory,
-        "memory_in_use": memory_in_use,
-        "kv_cache_memory_bytes": kv_cache_memory_bytes,
-        "weights_memory": weights_memory,
-        "activation_memory": activation_memory,
-        "graph_memory": graph_memory,
-        "command": command,
-    }
+    words = stated(locals())
     if source == "log":
         _refuse(asked, _NOT_OF_LOG)
         return answer_of(from_log(log, model, words, flags))

@@ -20,21 +20,12 @@ from kvplan.model.tensors import TensorList
 from kvplan.observe.names import built_in, model_name
 from kvplan.observe.observed import Observed
 from kvplan.units import parse_bytes
-from kvplan.verbs.described import deployed
+from kvplan.verbs.described import MEASURED, WORDS, deployed
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted, pasted
 
-_MEASURED = ("weights_memory", "activation_memory", "graph_memory", "kv_cache_memory_bytes")
-_RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
 _DEVICE = ("gpu", "gpu_memory", "memory_in_use")
-_WORDS = (
-    *_RANKS,
-    *_MEASURED,
-    *_DEVICE,
-    "kv_cache_dtype",
-    "dtype",
-    "quantization",
-)
+_ABOUT = ("engine", "engine_version", "link", "command")  # words that are no setting of the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +40,7 @@ class Given:
     @property
     def settings(self) -> list[str]:
         """Names of what was stated of the start, the device's apart."""
-        words = [name for name in self.words if name in _WORDS and name not in _DEVICE]
+        words = [name for name in self.words if name in WORDS and name not in (*_DEVICE, *_ABOUT)]
         flags = [name for name, value in self.flags.items() if value is not None]
         command = (self.command.split, self.command.named, self.command.flags)
         return list(dict.fromkeys([*words, *flags, *(name for part in command for name in part)]))
@@ -107,7 +98,7 @@ def _check_words(words: Mapping[str, Any], engine: str) -> None:
         find_version(engine, version)
     if words.get("kv_cache_dtype", "auto") != "auto":
         find_format(str(words["kv_cache_dtype"]), "--kv-cache-dtype")
-    for name in ("gpu_memory", "memory_in_use", *_MEASURED):
+    for name in ("gpu_memory", "memory_in_use", *MEASURED):
         if isinstance(words.get(name), str):
             parse_bytes(words[name], f"--{name.replace('_', '-')}")
 
@@ -206,7 +197,7 @@ def deployment_of(o: Observed, given: Given, at: Placed, pool: int | None, **cha
     flags = dict(given.flags)
     version = changed.pop("version", at.version)
     for name, value in changed.items():
-        (words if name in _WORDS else flags)[name] = value
+        (words if name in WORDS else flags)[name] = value
     if pool is not None:
         words["kv_cache_memory_bytes"] = pool
     both = Pasted(

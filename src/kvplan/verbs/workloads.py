@@ -29,12 +29,22 @@ _OF_DRAWN = (
 )  # fmt: skip
 
 
-def workload_of(words: Mapping[str, Any], seed: int) -> Workload:
-    """The workload that these words describe: a trace, or one that is drawn.
+WORKLOAD = (
+    "trace", "prefix_block_tokens", "first_seconds", "last_seconds", "rate", "rate_scale", "concurrency",
+    "batch", "requests", "duration", "arrivals", "think", "prompt_tokens", "output_tokens",
+    "shared_prefix_tokens", "turns", "system_tokens",
+)  # fmt: skip
 
-    `words`: trace, prefix_block_tokens, rate, rate_scale, first_seconds, last_seconds, requests, duration,
-    arrivals, think, concurrency, batch, prompt_tokens, output_tokens, shared_prefix_tokens, turns,
-    system_tokens; None where not given. Raises BadInput for what contradicts itself or cannot be read.
+
+def workload_words(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What `workload_of` takes, among a verb's arguments, which it hands over whole."""
+    return {name: arguments[name] for name in WORKLOAD if name in arguments}
+
+
+def workload_of(words: Mapping[str, Any], seed: int) -> Workload:
+    """The workload that these WORKLOAD words describe: a trace, or one that is drawn.
+
+    A word is None or absent where not given. Raises BadInput for what contradicts itself or cannot be read.
     """
     given = {name: value for name, value in words.items() if value is not None}
     if "trace" in given:
