@@ -24,7 +24,7 @@ from kvplan.faces import (
     verify_command,
     workload_command,
 )
-from kvplan.faces.engine_options import takes_engine_flags
+from kvplan.faces.engine_options import takes
 
 app = typer.Typer(
     add_completion=False,
@@ -129,32 +129,12 @@ def _steps(text: str) -> list[int]:
 
 
 @app.command()
-@takes_engine_flags
+@takes(options.deployment, options.measured)
 def fit(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too"),
-    ] = "",
-    gpu: options.Gpu = "",
-    engine: options.Engine = "vllm",
-    engine_version: options.Version = "",
-    tp: options.Tp = 1,
-    pp: options.Pp = 1,
-    dp: options.Dp = 1,
-    ep: options.Ep = 1,
+    model: options.MaybeModel = "",
     dcp: Annotated[int, typer.Option(help="decode context-parallel ranks")] = 1,
     attention_dp: Annotated[int, typer.Option(help="ranks that each serve their own requests")] = 1,
     batch: Annotated[int, typer.Option(help="so many of the longest must fit", show_default=False)] = 0,
-    dtype: options.Dtype = "auto",
-    quantization: options.Quantization = "",
-    kv_cache_dtype: options.Kv = "auto",
-    gpu_memory: options.GpuMemory = "",
-    memory_in_use: options.InUse = "",
-    kv_cache_memory_bytes: options.Pool = "",
-    weights_memory: options.Weights = "",
-    activation_memory: options.Activation = "",
-    graph_memory: options.Graphs = "",
-    command: options.Command = "",
     against: Annotated[
         str, typer.Option(metavar="VERSION", help="what changes in another version, and the rule that did")
     ] = "",
@@ -163,11 +143,11 @@ def fit(
     plot: options.Plot = "",
     save: options.Save = "",
     check: options.Check = False,
-    **engine_flags: Any,
+    **rest: Any,
 ) -> None:
     """The memory budget of one rank, and the capacity as the named engine and version will print it."""
     answer = kvplan.fit(**output.asked())
-    asked = {"tp": tp, "gpu": gpu}
+    asked = {"tp": rest["tp"], "gpu": rest["gpu"]}
     output.draw(plot, answer, "fit")
     output.save(save, answer)
     output.show(answer, "fit", as_json, explain, asked)
@@ -186,38 +166,9 @@ app.command()(workload_command.workload)
 
 
 @app.command()
-@takes_engine_flags
+@takes(options.deployment, options.links, options.load)
 def plan(
-    model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too")
-    ] = "",
-    gpu: options.Gpu = "",
-    engine: options.Engine = "vllm",
-    engine_version: options.Version = "",
-    tp: options.Tp = 1,
-    pp: options.Pp = 1,
-    dp: options.Dp = 1,
-    ep: options.Ep = 1,
-    attention_dp: options.AttentionDp = 1,
-    gpu_memory: options.GpuMemory = "",
-    memory_in_use: options.InUse = "",
-    link: options.Link = "",
-    kv_cache_dtype: options.Kv = "auto",
-    dtype: options.Dtype = "auto",
-    quantization: options.Quantization = "",
-    dcp: Annotated[int, typer.Option(hidden=True)] = 1,
-    command: options.Command = "",
-    prompt_tokens: options.Prompt = 0,
-    output_tokens: options.Output = 0,
-    batch: options.Batch = 0,
-    concurrency: options.Concurrency = 0,
-    rate: options.Rate = 0.0,
-    context_depth: options.Depth = 0,
-    shared_prefix_tokens: options.Shared = 0,
-    speculative_tokens: options.Drafts = 0,
-    acceptance: options.Acceptance = 0.0,
-    ttft: options.Ttft = "",
-    tpot: options.Tpot = "",
+    model: options.MaybeModel = "",
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
@@ -227,11 +178,11 @@ def plan(
     check: Annotated[
         bool, typer.Option("--check", help="exit 1 when it does not fit or misses a goal")
     ] = False,
-    **engine_flags: Any,
+    **rest: Any,
 ) -> None:
     """The one-page answer: memory, capacity, times at a load, limits, levers, launch."""
     answer = kvplan.plan(**{**output.asked(), **launch_file.form_of(launch, launch_as)})
-    asked = {"gpu": gpu, "tp": tp, **answer["load"]}
+    asked = {"gpu": rest["gpu"], "tp": rest["tp"], **answer["load"]}
     output.draw(plot, answer, "plan")
     output.save(save, answer)
     launch_file.write(launch, answer)

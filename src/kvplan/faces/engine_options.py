@@ -1,4 +1,4 @@
-"""The engines' own flags as command-line options, made from the facts that name them."""
+"""Options that commands share: in groups, and the engines' own flags, made from the facts that name them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,30 @@ _SHOWN = {
 }
 
 
-def takes_engine_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for every engine setting, in place of its `**engine_flags`."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    taken = {p.name for p in own}
-    added = [_parameter(flag) for flag in flags().values() if flag.name not in taken and not flag.is_variable]
-    command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in (*own, *added)} | {"return": None}
-    return command
+def takes(*groups: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of these groups, and one for every engine setting, in place of its `**rest`.
+
+    A group is a function whose parameters are options; it is never called. What a command has itself stays.
+    """
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        first = [p for p in own if p.name == "model"]
+        found = {p.name: p for p in first}
+        for group in groups:
+            options = inspect.signature(group, eval_str=True).parameters.values()
+            found |= {p.name: p for p in options if p.name not in signature.parameters}
+        found |= {p.name: p for p in own}
+        added = [
+            _parameter(flag) for flag in flags().values() if flag.name not in found and not flag.is_variable
+        ]
+        found |= {p.name: p for p in added}
+        command.__signature__ = signature.replace(parameters=list(found.values()))  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in found.values()} | {"return": None}
+        return command
+
+    return wrap
 
 
 def _parameter(flag: Flag) -> inspect.Parameter:

@@ -10,57 +10,16 @@ import typer
 import kvplan
 from kvplan.errors import BadInput
 from kvplan.faces import options, output
-from kvplan.faces.engine_options import takes_engine_flags
-
-_Later = Annotated[str, typer.Option(hidden=True)]
+from kvplan.faces.engine_options import takes
 
 
-@takes_engine_flags
+@takes(options.deployment, options.links, options.load, options.measured, options.later)
 def latency(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too"),
-    ] = "",
-    gpu: options.Gpu = "",
-    engine: options.Engine = "vllm",
-    engine_version: options.Version = "",
-    tp: options.Tp = 1,
-    pp: options.Pp = 1,
-    dp: options.Dp = 1,
-    ep: options.Ep = 1,
-    dcp: Annotated[int, typer.Option(hidden=True)] = 1,
-    attention_dp: options.AttentionDp = 1,
-    prompt_tokens: options.Prompt = 0,
-    output_tokens: options.Output = 0,
-    batch: options.Batch = 0,
-    concurrency: options.Concurrency = 0,
-    rate: options.Rate = 0.0,
-    context_depth: options.Depth = 0,
-    shared_prefix_tokens: options.Shared = 0,
-    speculative_tokens: options.Drafts = 0,
-    acceptance: options.Acceptance = 0.0,
-    ttft: options.Ttft = "",
-    tpot: options.Tpot = "",
-    dtype: options.Dtype = "auto",
-    quantization: options.Quantization = "",
-    kv_cache_dtype: options.Kv = "auto",
-    gpu_memory: options.GpuMemory = "",
-    memory_in_use: options.InUse = "",
-    link: options.Link = "",
-    kv_cache_memory_bytes: options.Pool = "",
-    weights_memory: options.Weights = "",
-    activation_memory: options.Activation = "",
-    graph_memory: options.Graphs = "",
-    command: options.Command = "",
+    model: options.MaybeModel = "",
     cases: Annotated[
         str,
         typer.Option(metavar="FILE", help="many cases, a JSON line each"),
     ] = "",
-    trace: _Later = "",
-    seed: _Later = "",
-    ttft_p99: _Later = "",
-    tpot_p99: _Later = "",
-    e2e_p99: _Later = "",
     as_json: options.Json = False,
     explain: options.Explain = "",
     plot: options.Plot = "",
@@ -68,7 +27,7 @@ def latency(
     check: Annotated[
         bool, typer.Option("--check", help="exit 1 when it does not fit or misses a goal")
     ] = False,
-    **engine_flags: Any,
+    **rest: Any,
 ) -> None:
     """Prefill and decode times, what binds each, and TTFT, TPOT and throughput at a load."""
     if cases:

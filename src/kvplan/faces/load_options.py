@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from kvplan.faces.options import Acceptance, Drafts
+
 TRACE = "a trace"
 DRAWN = "a load that is drawn: one of batch, concurrency and rate"
 GOALS = "goals"
@@ -43,3 +45,31 @@ Seed = Annotated[int, option("--seed", "the same seed draws the same", DRAWN)]
 TtftGoal = Annotated[str, option("--ttft-p99", "99 of 100 first tokens within", GOALS, "TIME")]
 TpotGoal = Annotated[str, option("--tpot-p99", "each further token within", GOALS, "TIME")]
 E2eGoal = Annotated[str, option("--e2e-p99", "the whole answer within", GOALS, "TIME")]
+
+
+# A group for `engine_options.takes`.
+def traffic(
+    trace: Trace = "",
+    prefix_block_tokens: PrefixBlock = 512,
+    rate_scale: RateScale = 1.0,
+    first_seconds: First = "",
+    last_seconds: Last = "",
+    rate: Rate = 0.0,
+    arrivals: Arrivals = "poisson",
+    concurrency: Concurrency = 0,
+    think: Think = "",
+    requests: Requests = 0,
+    duration: Duration = "",
+    prompt_tokens: Prompt = "",
+    output_tokens: Output = "",
+    shared_prefix_tokens: Shared = 0,
+    turns: Turns = "",
+    system_tokens: System = 0,
+    speculative_tokens: Drafts = 0,
+    acceptance: Acceptance = 0.0,
+    seed: Seed = 0,
+    ttft_p99: TtftGoal = "",
+    tpot_p99: TpotGoal = "",
+    e2e_p99: E2eGoal = "",
+) -> None:
+    """A load that is replayed or drawn, and goals of its percentiles."""

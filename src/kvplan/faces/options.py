@@ -13,6 +13,9 @@ Model = Annotated[
         help="a built-in id or short name, a config.json, a folder, a .gguf file or a Hub repo",
     ),
 ]
+MaybeModel = Annotated[
+    str, typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too")
+]
 Json = Annotated[bool, typer.Option("--json", help="one JSON document, nothing else")]
 Explain = Annotated[
     str,
@@ -154,3 +157,63 @@ def _goal(name: str, help: str) -> Any:
 
 Ttft = Annotated[str, _goal("--ttft", "mean time to the first token to stay within")]
 Tpot = Annotated[str, _goal("--tpot", "mean time of a token to stay within")]
+
+
+_Hidden = Annotated[int, typer.Option(hidden=True)]
+_Later = Annotated[str, typer.Option(hidden=True)]
+
+
+# Groups for `engine_options.takes`.
+def deployment(
+    gpu: Gpu = "",
+    engine: Engine = "vllm",
+    engine_version: Version = "",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    dp: Dp = 1,
+    ep: Ep = 1,
+    dcp: _Hidden = 1,
+    attention_dp: AttentionDp = 1,
+    dtype: Dtype = "auto",
+    quantization: Quantization = "",
+    kv_cache_dtype: Kv = "auto",
+    gpu_memory: GpuMemory = "",
+    memory_in_use: InUse = "",
+    command: Command = "",
+) -> None:
+    """What runs, on what, and how it is divided."""
+
+
+def measured(
+    kv_cache_memory_bytes: Pool = "",
+    weights_memory: Weights = "",
+    activation_memory: Activation = "",
+    graph_memory: Graphs = "",
+) -> None:
+    """Figures that were measured, in place of predicted ones."""
+
+
+def links(link: Link = "") -> None:
+    """What ranks reach between them."""
+
+
+def load(
+    prompt_tokens: Prompt = 0,
+    output_tokens: Output = 0,
+    batch: Batch = 0,
+    concurrency: Concurrency = 0,
+    rate: Rate = 0.0,
+    context_depth: Depth = 0,
+    shared_prefix_tokens: Shared = 0,
+    speculative_tokens: Drafts = 0,
+    acceptance: Acceptance = 0.0,
+    ttft: Ttft = "",
+    tpot: Tpot = "",
+) -> None:
+    """A load in steady state, and goals of its means."""
+
+
+def later(
+    trace: _Later = "", seed: _Later = "", ttft_p99: _Later = "", tpot_p99: _Later = "", e2e_p99: _Later = ""
+) -> None:
+    """What only `simulate` and `recommend` answer: taken, to be refused with a word on where to ask."""

@@ -10,7 +10,7 @@ import kvplan
 from kvplan.advise.executor import processors
 from kvplan.faces import load_options as load
 from kvplan.faces import options, output
-from kvplan.faces.engine_options import takes_engine_flags
+from kvplan.faces.engine_options import takes
 from kvplan.faces.progress import progress
 
 _SEARCH = "what may be used: names with commas"
@@ -20,7 +20,7 @@ _KEPT = "keep what is found in FILE.parquet, and go on from there"
 _OWN = "own, fp8, awq, … the checkpoint's own else"
 
 
-@takes_engine_flags
+@takes(load.traffic)
 def recommend(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="an id, a path or a repo")],
     gpu: Annotated[str, load.option("--gpu", _GPUS, _SEARCH, "NAMES")] = "",
@@ -36,28 +36,6 @@ def recommend(
     price: Annotated[
         list[str], typer.Option(metavar="GPU=RATE", help="dollars an hour, in place of the list price")
     ] = [],  # noqa: B006
-    trace: load.Trace = "",
-    prefix_block_tokens: load.PrefixBlock = 512,
-    rate_scale: load.RateScale = 1.0,
-    first_seconds: load.First = "",
-    last_seconds: load.Last = "",
-    rate: load.Rate = 0.0,
-    arrivals: load.Arrivals = "poisson",
-    concurrency: load.Concurrency = 0,
-    think: load.Think = "",
-    requests: load.Requests = 0,
-    duration: load.Duration = "",
-    prompt_tokens: load.Prompt = "",
-    output_tokens: load.Output = "",
-    shared_prefix_tokens: load.Shared = 0,
-    turns: load.Turns = "",
-    system_tokens: load.System = 0,
-    speculative_tokens: options.Drafts = 0,
-    acceptance: options.Acceptance = 0.0,
-    seed: load.Seed = 0,
-    ttft_p99: load.TtftGoal = "",
-    tpot_p99: load.TpotGoal = "",
-    e2e_p99: load.E2eGoal = "",
     answers: Annotated[int, typer.Option(help="how many are shown at most")] = 5,
     workers: Annotated[int, load.option("--workers", "processes; as many as processors else", _WORK)] = 0,
     ray: Annotated[
@@ -71,7 +49,7 @@ def recommend(
     plot: options.Plot = "",
     save: options.Save = "",
     check: Annotated[bool, typer.Option("--check", help="exit 1 when nothing meets the goals")] = False,
-    **engine_flags: Any,
+    **rest: Any,
 ) -> None:
     """The cheapest deployments that meet the goals, with reasons and launch commands."""
     asked = {"workers": processors(), **output.asked()}

@@ -12,7 +12,7 @@ import kvplan
 from kvplan.errors import BadInput, shown
 from kvplan.faces import load_options as load
 from kvplan.faces import options, output
-from kvplan.faces.engine_options import takes_engine_flags
+from kvplan.faces.engine_options import takes
 from kvplan.faces.progress import progress
 
 _FLEET = "replicas"
@@ -23,40 +23,10 @@ _PLAIN = (
 _APART = "so many more compute prompts alone; the others decode"
 
 
-@takes_engine_flags
+@takes(options.deployment, options.links, load.traffic, options.measured)
 def simulate(
-    model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; --command names one too")
-    ] = "",
-    gpu: options.Gpu = "",
-    engine: options.Engine = "vllm",
-    engine_version: options.Version = "",
-    tp: options.Tp = 1,
-    pp: options.Pp = 1,
-    dp: options.Dp = 1,
-    ep: options.Ep = 1,
-    dcp: Annotated[int, typer.Option(hidden=True)] = 1,
-    attention_dp: options.AttentionDp = 1,
-    trace: load.Trace = "",
-    prefix_block_tokens: load.PrefixBlock = 512,
-    rate_scale: load.RateScale = 1.0,
-    first_seconds: load.First = "",
-    last_seconds: load.Last = "",
-    rate: load.Rate = 0.0,
-    arrivals: load.Arrivals = "poisson",
-    concurrency: load.Concurrency = 0,
-    think: load.Think = "",
+    model: options.MaybeModel = "",
     batch: load.Batch = 0,
-    requests: load.Requests = 0,
-    duration: load.Duration = "",
-    prompt_tokens: load.Prompt = "",
-    output_tokens: load.Output = "",
-    shared_prefix_tokens: load.Shared = 0,
-    turns: load.Turns = "",
-    system_tokens: load.System = 0,
-    speculative_tokens: options.Drafts = 0,
-    acceptance: options.Acceptance = 0.0,
-    seed: load.Seed = 0,
     routing: Annotated[
         str, load.option("--routing", "of --dp replicas: round-robin, least-loaded or prefix", _FLEET)
     ] = "round-robin",
@@ -64,19 +34,6 @@ def simulate(
         int,
         load.option("--prefill-replicas", "so many more compute prompts alone; the others decode", _FLEET),
     ] = 0,
-    ttft_p99: load.TtftGoal = "",
-    tpot_p99: load.TpotGoal = "",
-    e2e_p99: load.E2eGoal = "",
-    dtype: options.Dtype = "auto",
-    quantization: options.Quantization = "",
-    kv_cache_dtype: options.Kv = "auto",
-    gpu_memory: options.GpuMemory = "",
-    memory_in_use: options.InUse = "",
-    link: options.Link = "",
-    kv_cache_memory_bytes: options.Pool = "",
-    weights_memory: options.Weights = "",
-    activation_memory: options.Activation = "",
-    graph_memory: options.Graphs = "",
     calibrate_from: Annotated[
         str,
         load.option(
@@ -86,7 +43,6 @@ def simulate(
             "FILE",
         ),
     ] = "",
-    command: options.Command = "",
     requests_out: Annotated[
         str, typer.Option(metavar="FILE", help="a row a request: .parquet, .csv or .jsonl")
     ] = "",
@@ -100,7 +56,7 @@ def simulate(
     check: Annotated[
         bool, typer.Option("--check", help="exit 1 when a goal is missed, or nothing is answered")
     ] = False,
-    **engine_flags: Any,
+    **rest: Any,
 ) -> None:
     """A trace or a load, step by step: percentiles, queueing, preemption, cache use over time."""
     other = _other(against) if against else None

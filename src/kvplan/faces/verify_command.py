@@ -10,7 +10,7 @@ import typer
 import kvplan
 from kvplan.errors import BadInput
 from kvplan.faces import options, output
-from kvplan.faces.engine_options import takes_engine_flags
+from kvplan.faces.engine_options import takes
 
 _SOURCE = "what really runs"
 
@@ -26,7 +26,7 @@ def probing(name: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, show_default=False)
 
 
-@takes_engine_flags
+@takes(options.deployment, options.measured)
 def verify(
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="an id, a path or a repo; the log's own else")
@@ -61,31 +61,13 @@ def verify(
     probe_seconds: Annotated[str, probing("--probe-seconds", "at most so long; 120s else", "TIME")] = "",
     prompt_tokens: Annotated[int, probing("--prompt-tokens", "tokens of each prompt; 256 else")] = 0,
     output_tokens: Annotated[int, probing("--output-tokens", "tokens of each output; 64 else")] = 0,
-    gpu: options.Gpu = "",
     engine: options.Engine = "",
-    engine_version: options.Version = "",
-    tp: options.Tp = 1,
-    pp: options.Pp = 1,
-    dp: options.Dp = 1,
-    ep: options.Ep = 1,
-    dcp: Annotated[int, typer.Option(hidden=True)] = 1,
-    attention_dp: options.AttentionDp = 1,
-    dtype: options.Dtype = "auto",
-    quantization: options.Quantization = "",
-    kv_cache_dtype: options.Kv = "auto",
-    gpu_memory: options.GpuMemory = "",
-    memory_in_use: options.InUse = "",
-    kv_cache_memory_bytes: options.Pool = "",
-    weights_memory: options.Weights = "",
-    activation_memory: options.Activation = "",
-    graph_memory: options.Graphs = "",
-    command: options.Command = "",
     as_json: options.Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="a report to paste into an issue")] = False,
     explain: options.Explain = "",
     save: options.Save = "",
     check: Annotated[bool, typer.Option("--check", help="exit 1 when a figure disagrees")] = False,
-    **engine_flags: Any,
+    **rest: Any,
 ) -> None:
     """Predicted beside reported for every figure of a log or a server; what explains and fixes the rest."""
     if markdown and (as_json or explain):
