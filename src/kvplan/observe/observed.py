@@ -44,9 +44,9 @@ class Observed:
     """A start-up: engine, version, model, how it was started, and every figure it printed.
 
     `split` (tp, pp, …), `named` (dtype, quantization, kv_cache_dtype) and `flags` (the engine's own) are what
-    the log states; `whole` says whether everything that was not default is among them. `figures` are those of
-    one rank; of several ranks the one that decides, `ranks` of them in all. `pools` are the allocations in
-    order, `metadata` the keys of a GGUF file.
+    the log states, `none` names settings that it prints as None; `whole` says whether everything that was not
+    default is among them. `figures` are those of one rank; of several ranks the one that decides, `ranks` of
+    them in all. `pools` are the allocations in order, `metadata` the keys of a GGUF file.
     """
 
     engine: str
@@ -59,6 +59,7 @@ class Observed:
     split: Mapping[str, int] = field(default_factory=dict)
     named: Mapping[str, Any] = field(default_factory=dict)
     flags: Mapping[str, Any] = field(default_factory=dict)
+    none: frozenset[str] = frozenset()
     whole: bool = False
     figures: Mapping[str, Said] = field(default_factory=dict)
     ranks: int = 1

@@ -20,20 +20,27 @@ _NAMED = ("dtype", "quantization", "kv_cache_dtype")
 
 @dataclass(slots=True)
 class Sorted:
-    """What arguments say of a deployment; `unusable` names those whose value could not be used."""
+    """What arguments say of a deployment.
+
+    `unusable` names those whose value could not be used, `none` those that are printed as None.
+    """
 
     split: dict[str, int] = field(default_factory=dict)
     named: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
     unusable: list[str] = field(default_factory=list)
+    none: set[str] = field(default_factory=set)
 
     def take(self, engine: str, given: Mapping[str, Any]) -> None:
-        """Sort these in; what is None, or not a matter of memory, is passed over."""
+        """Sort these in; what is no matter of memory is passed over."""
         grammar = grammar_of(engine)
         table = store.toml(FACTS)["setup"]
         for typed, value in given.items():
             name = grammar.aliases.get(typed, typed)
-            if value is None or (name not in grammar.types and name not in table):
+            if name not in grammar.types and name not in table:
+                continue
+            if value is None:
+                self.none.add(name)
                 continue
             where = table.get(name)
             if where in _NAMED:

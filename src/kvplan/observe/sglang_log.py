@@ -49,6 +49,7 @@ def observed(startup: StartUp) -> Observed:
         split=found.split,
         named={k: v for k, v in found.named.items() if v != "auto"},
         flags=found.flags,
+        none=frozenset(found.none),
         whole=bool(stated),
         figures=figures,
         ranks=max(1, len(startup.ranks("pool_tokens") or startup.ranks("free_after_bytes"))),

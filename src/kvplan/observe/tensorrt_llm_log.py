@@ -58,6 +58,7 @@ def observed(startup: StartUp) -> Observed:
         split=found.split,
         named={k: v for k, v in found.named.items() if v != "auto"},
         flags=found.flags,
+        none=frozenset(found.none),
         whole=bool(stated),
         figures=_figures(startup),
         ranks=max(1, len(ranks)),
@@ -69,7 +70,7 @@ def observed(startup: StartUp) -> Observed:
 
 def _cache_config(found: Sorted, config: Any) -> None:
     if isinstance(config, dict):
-        found.take("tensorrt-llm", {name: config.get(name) for name in _CACHE})
+        found.take("tensorrt-llm", {name: config[name] for name in _CACHE if name in config})
         if config.get("dtype") not in (None, "auto"):
             found.named.setdefault("kv_cache_dtype", str(config["dtype"]))
 

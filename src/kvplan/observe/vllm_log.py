@@ -63,6 +63,7 @@ def observed(startup: StartUp) -> Observed:
         split=found.split,
         named=found.named,
         flags=found.flags,
+        none=frozenset(found.none),
         whole=bool(startup.texts("arguments")),
         figures=figures,
         ranks=max(1, len(ranks)),
@@ -82,6 +83,7 @@ def _settings(startup: StartUp) -> tuple[Sorted, str | None, bool]:
     given = arguments(startup.last("arguments")) if startup.last("arguments") else {}
     made = arguments(startup.last("engine_arguments")) if startup.last("engine_arguments") else {}
     effective = {_RENAMED.get(name, name): made[name] for name in _EFFECTIVE if made.get(name) is not None}
+    found.take("vllm", {name: None for name, value in made.items() if value in (None, "None")})
     found.take("vllm", effective)
     found.take("vllm", _given(given))
     for name in ("max_model_len", "max_num_batched_tokens", "num_gpu_blocks_override"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted, pasted
 
 _DEVICE = ("gpu", "gpu_memory", "memory_in_use")
-_ABOUT = ("engine", "engine_version", "link", "command")  # words that are no setting of the start
+_ABOUT = ("engine", "link", "command", "launcher")  # words that are no setting of the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,12 @@ class Given:
 
     @property
     def settings(self) -> list[str]:
-        """Names of what was stated of the start, the device's apart."""
-        words = [name for name in self.words if name in WORDS and name not in (*_DEVICE, *_ABOUT)]
-        flags = [name for name, value in self.flags.items() if value is not None]
+        """Names of what was stated of the start."""
         command = (self.command.split, self.command.named, self.command.flags)
-        return list(dict.fromkeys([*words, *flags, *(name for part in command for name in part)]))
+        found = [name for part in command for name in part]
+        found += [name for name, value in self.words.items() if name in WORDS and value not in (None, "auto")]
+        found += [name for name, value in self.flags.items() if value is not None]
+        return [name for name in dict.fromkeys(found) if name not in _ABOUT]
 
     def without(self, name: str) -> Given:
         """The same, one setting not stated."""
@@ -320,9 +321,14 @@ class Case:
             self.given.words.get("kv_cache_memory_bytes") is not None or self.given.command.pool is not None
         )
 
-    def without(self, name: str) -> Case:
-        """The same log without one setting that the user states."""
-        return replace(self, given=self.given.without(name))
+    def without(self, names: Collection[str]) -> Case:
+        """The same log without settings that the user states."""
+        given = self.given
+        for name in names:
+            given = given.without(name)
+        at = placed(self.observed, replace(given, model=self.at.model))
+        version = at.version if "engine_version" in names else self.at.version
+        return replace(self, given=given, at=Placed(self.at.model, version))
 
     @property
     def as_logged(self) -> Case:

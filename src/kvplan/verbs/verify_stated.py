@@ -10,7 +10,9 @@ from kvplan.engines.registry import capacity_of
 from kvplan.engines.sglang_memory import mem_fraction_static
 from kvplan.facts import flags as engine_flags
 from kvplan.facts import schemes
+from kvplan.facts.accelerators import find_accelerator
 from kvplan.figure import bare
+from kvplan.measured.machine import is_machine_file
 from kvplan.observe.names import built_in
 from kvplan.units import parse_bytes
 from kvplan.verbs.fit import settings_of
@@ -19,6 +21,7 @@ from kvplan.verbs.verify_check import STATED, Check, same, within
 from kvplan.verbs.verify_deployment import Case
 from kvplan.verbs.verify_vllm import share_of
 
+_APART = 0.05  # memories of two accelerators that a log tells apart
 _RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
 _NAMED = ("dtype", "quantization", "kv_cache_dtype")
 _CALLED = {"enable_prefix_caching": "prefix_caching", "enable_chunked_prefill": "chunked_prefill"}
@@ -26,6 +29,7 @@ _OFF = ("enforce_eager", "swa_full", "language_model_only")  # off where a log s
 # llama.cpp prints what it made of these, which rows of their own compare.
 _MADE = ("ctx_size", "parallel", "n_gpu_layers", "n_cpu_moe", "cpu_moe", "launcher")
 _CAPPED = {"batch_size": "n_batch", "ubatch_size": "n_ubatch"}  # by each other and by the context
+NONE = "none"
 _SHOWN = "the log shows what was given"
 _DEFAULT = "the log shows all that was given: the rest is as the engine takes it"
 
@@ -33,7 +37,7 @@ _DEFAULT = "the log shows all that was given: the rest is as the engine takes it
 def stated_checks(case: Case, ours: Deployment | None) -> tuple[list[Check], list[str]]:
     """One row a setting that the user states and the log shows; names of those that it does not show."""
     theirs = case.as_logged.attempt(1 << 30)
-    rows, unseen = [*_of_model(case), *_of_version(case), *_of_pool(case)], []
+    rows, unseen = [*_of_model(case), *_of_version(case), *_of_device(case), *_of_pool(case)], []
     for name, value in _stated(case):
         found = _shown_by(case, theirs, name)
         if found is None:
@@ -66,6 +70,9 @@ def _shown_by(case: Case, theirs: Deployment | None, name: str) -> tuple[Any, st
     for shown in (o.split, o.named, o.flags):
         if name in shown:
             return shown[name], _SHOWN
+    if name in o.none and name not in (*_RANKS, *_NAMED):
+        made = _in_force(theirs).get(_CALLED.get(name, name)) if theirs is not None else None
+        return (NONE if made is None else made), _SHOWN
     if not o.whole:
         return None
     if name in _RANKS:
@@ -134,6 +141,24 @@ def _of_version(case: Case) -> list[Check]:
     alike = theirs == ours or theirs.startswith((f"{ours}.", f"{ours}+", f"{ours}rc"))
     why = "the log states its version"
     return [Check("engine_version", ours, theirs, "", alike, STATED, why)]
+
+
+def _of_device(case: Case) -> list[Check]:
+    """The accelerator beside the one that the log names, where their memories tell them apart."""
+    given, o = case.given.words.get("gpu"), case.observed
+    if given is None:
+        return []
+    stated = str(given).strip().lower()
+    if "cpu" in (stated, o.platform):
+        ran = "cpu" if o.platform == "cpu" else o.gpu
+        return [same("gpu", stated, ran, _SHOWN)] if ran is not None else []
+    if o.gpu is None or is_machine_file(stated):
+        return []
+    ours, theirs = find_accelerator(stated), find_accelerator(o.gpu)
+    sizes = (ours.memory_bytes, theirs.memory_bytes)
+    if not all(sizes) or max(sizes) <= min(sizes) * (1 + _APART):
+        return []
+    return [same("gpu", ours.key, theirs.key, _SHOWN)]
 
 
 def _of_pool(case: Case) -> list[Check]:

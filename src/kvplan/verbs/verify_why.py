@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvplan.errors import KvplanError
 from kvplan.observe.observed import Observed
 from kvplan.verbs.verify_check import FLAGS, PARTS, STATED, Check
 from kvplan.verbs.verify_deployment import Case
-from kvplan.verbs.verify_engines import agrees_with, trial_of
+from kvplan.verbs.verify_engines import compared as compared_again
 from kvplan.verbs.verify_memory import memory_reasons
 from kvplan.verbs.verify_outcome import Compared, explained
+from kvplan.verbs.verify_stated import NONE
 from kvplan.verbs.verify_tries import implied, tries
 
 _NOT_CAPACITY = ("fits", "accelerator_bytes", "weight_bytes")
@@ -21,14 +23,16 @@ def reasons(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What can be said of every row that disagrees, the surest first; and a change that explains them."""
     bad = [row for row in rows if not row.agrees]
-    found = list(compared.explanations)
-    held = [row.name for row in bad if _of_capacity(row, case.observed)]
     wrong = [row for row in bad if row.basis == STATED]
+    found = [*compared.explanations, *map(_otherwise, wrong)]
+    said, left = _stated_otherwise(case, bad, [row.name for row in wrong])
+    found += said
+    held = [row.name for row in left if _of_capacity(row, case.observed)]
     changed: dict[str, Any] = {}
-    if held or wrong:
-        said, changed = _capacity(case, bad, held, wrong)
+    if held:
+        said, changed = _capacity(case, left, held)
         found += said
-    memory = memory_reasons(case, compared, [row for row in bad if row.basis in (FLAGS, PARTS)])
+    memory = memory_reasons(case, compared, [row for row in left if row.basis in (FLAGS, PARTS)])
     return [*found, *memory], changed
 
 
@@ -41,65 +45,91 @@ def _of_capacity(row: Check, o: Observed) -> bool:
     return o.engine == "llama.cpp" and not row.name.startswith(("compute_bytes", "weight_bytes"))
 
 
+def _otherwise(row: Check) -> dict[str, Any]:
+    """A setting that is stated otherwise than the log shows it."""
+    says = f"the plan has {_typed(row.name, row.predicted)}, the log {_typed(row.name, row.reported)}"
+    value = None if row.reported == NONE and row.name != "quantization" else row.reported
+    return explained([row.name], says, _option(row.name), value)
+
+
+def _stated_otherwise(
+    case: Case, bad: Sequence[Check], known: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[Check]]:
+    """The fewest of the user's settings without which rows are as printed, and the rows that they leave.
+
+    `known` have rows of their own, so that only the others are changes to make.
+    """
+    left = [row for row in bad if row.basis != STATED and row.name != "fits"]
+    for rows in (left, [row for row in left if _of_capacity(row, case.observed)]):
+        names = {row.name for row in rows}
+        dropped = _fewest(case, names, known) if names else []
+        if dropped:
+            return _without(case, sorted(names), dropped, known), [r for r in left if r.name not in names]
+    return [], left
+
+
+def _fewest(case: Case, rows: set[str], known: Sequence[str]) -> list[str]:
+    """The settings to leave out: of all that are stated each is put back while the rows stay as printed."""
+    dropped = sorted(case.given.settings, key=lambda name: name in known)
+    if not dropped or not _as_printed(case, dropped, rows):
+        return []
+    for name in list(dropped):
+        fewer = [other for other in dropped if other != name]
+        if _as_printed(case, fewer, rows):
+            dropped = fewer
+    return dropped
+
+
+def _as_printed(case: Case, dropped: Sequence[str], rows: set[str]) -> bool:
+    try:
+        found = {row.name: row.agrees for row in compared_again(case.without(dropped)).checks}
+    except KvplanError:
+        return False
+    return all(found.get(name, False) for name in rows)
+
+
+def _without(
+    case: Case, rows: list[str], dropped: Sequence[str], known: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The sentence on settings that were left out, and of those without a row of their own the change."""
+    others = [name for name in dropped if name not in known]
+    options = " and ".join(map(_option, dropped))
+    if not others:
+        return [explained(rows, f"with the log's own {options} these are as printed")]
+    verb, them = ("is", "it") if len(dropped) == 1 else ("are", "them")
+    says = f"the plan's {options} {verb} not the log's: without {them} these are as printed"
+    return [explained(rows, says, _option(name), _shown(case.observed, name)) for name in others]
+
+
 def _capacity(
-    case: Case, rows: Sequence[Check], held: list[str], wrong: list[Check]
+    case: Case, rows: Sequence[Check], held: list[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The layout: settings stated otherwise than the log shows, then what was tried."""
-    found = [
-        explained(
-            [row.name],
-            f"the plan has {_typed(row.name, row.predicted)}, the log {_typed(row.name, row.reported)}",
-            _option(row.name),
-            row.reported,
-        )
-        for row in wrong
-    ]
-    if wrong and held and _as_printed(case.as_logged):
-        settings = ", ".join(_option(row.name) for row in wrong)
-        return [*found, explained(held, f"with the log's own {settings} these are as printed")], {}
-    if not held:
-        return found, {}
-    stated = _stated_otherwise(case, held, [row.name for row in wrong])
-    if stated:
-        return [*found, *stated], {}
+    """The layout: a drafter that the log does not describe, else what was tried."""
     draft = next((row for row in rows if row.name.startswith("draft") and row.predicted), None)
     if draft is not None:
         times = f"{draft.reported / draft.predicted:.3g} times the plan's"
-        return [*found, explained(held, f"the log does not describe the drafter: its cache is {times}")], {}
+        return [explained(held, f"the log does not describe the drafter: its cache is {times}")], {}
     tried = tries(case)
-    found += [explained(held, one.says, _option(one.flag), one.value) for one in tried]
+    found = [explained(held, one.says, _option(one.flag), one.value) for one in tried]
     says = "" if tried else implied(case)
     if says:
         found.append(explained(held, says))
     return found, tried[0].changed if tried else {}
 
 
-def _stated_otherwise(case: Case, held: list[str], known: list[str]) -> list[dict[str, Any]]:
-    """The one setting without which all is as printed, though it has no row of its own; else all of them."""
-    names = [name for name in case.given.settings if name not in known]
-    alone = next((name for name in names if _as_printed(case.without(name))), None)
-    if alone is not None:
-        names = [alone]
-    elif len(names) < 2 or not _as_printed(case.as_logged):
-        return []
-    verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
-    options = " and ".join(map(_option, names))
-    says = f"the plan's {options} {verb} not the log's: without {them} these are as printed"
-    return [explained(held, says, _option(name), _shown(case.observed, name)) for name in names]
-
-
-def _as_printed(case: Case) -> bool:
-    d = trial_of(case)()
-    return d is not None and agrees_with(case)(d)
-
-
 def _shown(o: Observed, name: str) -> Any:
     """A setting's value in the log; None where it shows none, and the plan should not have it."""
+    if name == "gpu":
+        return "cpu" if o.platform == "cpu" else o.gpu
+    if name == "engine_version":
+        return o.version
     return next((part[name] for part in (o.split, o.named, o.flags) if name in part), None)
 
 
 def _typed(name: str, value: Any) -> str:
     """A setting as it is typed."""
+    if name == "model" or value == NONE:
+        return str(value) if value != NONE else "has none"
     if isinstance(value, bool):
         return _option(name if value else f"no_{name}")
     return f"{_option(name)} {value}"
