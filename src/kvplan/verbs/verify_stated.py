@@ -155,8 +155,8 @@ def _of_device(case: Case) -> list[Check]:
     if o.gpu is None or is_machine_file(stated):
         return []
     ours, theirs = find_accelerator(stated), find_accelerator(o.gpu)
-    sizes = (ours.memory_bytes, theirs.memory_bytes)
-    if not all(sizes) or max(sizes) <= min(sizes) * (1 + _APART):
+    sizes = [one.memory_bytes for one in (ours, theirs) if one.memory_bytes]
+    if len(sizes) < 2 or max(sizes) <= min(sizes) * (1 + _APART):
         return []
     return [same("gpu", ours.key, theirs.key, _SHOWN)]
 
