@@ -19,7 +19,7 @@ _NOTHING = ("", "None", "auto", "none", "null")
 def observed_of(server: Server) -> Observed:
     """The deployment and the figures that a server states."""
     found = _ENGINES[server.engine](server)
-    return replace(found, notes=(*found.notes, *server.notes))
+    return replace(found, served=True, notes=(*found.notes, *server.notes))
 
 
 def model_of(server: Server) -> str | None:
@@ -66,10 +66,20 @@ def _vllm(server: Server) -> Observed:
         split=found.split,
         named=found.named,
         flags=found.flags,
+        shown=_in_force(info),
         figures=figures,
         ranks=max(1, replicas),
         notes=tuple(_unusable(found)),
     )
+
+
+def _in_force(info: Mapping[str, str]) -> dict[str, Any]:
+    """What vLLM's settings of its cache say that it took by itself."""
+    block, stored = whole(info.get("block_size")), info.get("cache_dtype")
+    return {
+        **({"block_size": block} if block else {}),
+        **({"kv_cache_dtype": stored} if stored == "auto" else {}),
+    }
 
 
 def _smallest(infos: tuple[Mapping[str, str], ...]) -> Mapping[str, str]:

@@ -37,10 +37,9 @@ class Sorted:
         table = store.toml(FACTS)["setup"]
         for typed, value in given.items():
             name = grammar.aliases.get(typed, typed)
-            if name not in grammar.types and name not in table:
-                continue
             if value is None:
                 self.none.add(name)
+            if value is None or (name not in grammar.types and name not in table):
                 continue
             where = table.get(name)
             if where in _NAMED:

@@ -107,11 +107,24 @@ def _check_words(words: Mapping[str, Any], engine: str) -> None:
 def placed(o: Observed, given: Given) -> Placed:
     """The model: as given, else the one that the log names; and the version whose rules are taken."""
     version, notes = _version(o, given)
-    model = given.model if given.model not in (None, "") else given.command.model
+    model = given.model if given.model not in (None, "") else _of_command(given.command.model)
     if model is None:
         model, why = _model(o)
         notes = [*notes, *why]
     return Placed(model, version, tuple(notes))
+
+
+def _of_command(name: str | None) -> str | None:
+    """The model that a command names, where it is built in or lies here: its path is the server's."""
+    if not name or not _is_path(name) or _known_model(name):
+        return name
+    return None
+
+
+def _is_path(name: str) -> bool:
+    return (
+        name.startswith(("/", "./", "../", "~")) or name.endswith((".gguf", ".json")) or name.count("/") > 1
+    )
 
 
 def _version(o: Observed, given: Given) -> tuple[str | None, list[str]]:

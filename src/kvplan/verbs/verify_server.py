@@ -148,8 +148,10 @@ def outcome_of(
     source: dict[str, Any],
 ) -> Outcome:
     """What a server, asked itself or known from a Prometheus, comes to beside the plan."""
-    case = _case(o, model, words, flags)
+    before, case = o, _case(o, model, words, flags)
     o, got = case.observed, compared(case)
+    if "kv_pool_bytes" not in before.figures:
+        got = replace(got, checks=[row for row in got.checks if row.name != "num_blocks"])
     stated, unseen = stated_checks(case, got.measured or got.planned)
     d = got.measured or got.planned
     timed = traffic_times(traffic, got.planned or d) if traffic is not None else Timed()
@@ -180,10 +182,10 @@ def _case(o: Observed, model: ModelLike | None, words: Mapping[str, Any], flags:
 
 
 def _with_pool(case: Case) -> Observed:
-    """vLLM states its blocks, and the bytes of the cache only where they were given: then blocks say them."""
+    """TensorRT-LLM states its blocks and no bytes: then blocks say them."""
     o = case.observed
     blocks = o.figures.get("num_blocks")
-    if o.engine not in ("vllm", "tensorrt-llm") or blocks is None or "kv_pool_bytes" in o.figures:
+    if o.engine != "tensorrt-llm" or blocks is None or "kv_pool_bytes" in o.figures:
         return o
     d = case.attempt(1 << 40)
     each = value_of(capacity_of(d, 1 << 40, bare).bytes_per_block) if d is not None else None

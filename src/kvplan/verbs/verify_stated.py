@@ -70,6 +70,8 @@ def _shown_by(case: Case, theirs: Deployment | None, name: str) -> tuple[Any, st
     for shown in (o.split, o.named, o.flags):
         if name in shown:
             return shown[name], _SHOWN
+    if name in o.shown:
+        return o.shown[name], _SHOWN
     if name in o.none and name not in (*_RANKS, *_NAMED):
         made = _in_force(theirs).get(_CALLED.get(name, name)) if theirs is not None else None
         return (NONE if made is None else made), _SHOWN
@@ -108,6 +110,8 @@ def _alike(
         yours = schemes.method_name(str(value))
         own = (theirs.model.quantization or {}).get("quant_method") if theirs is not None else None
         return yours, schemes.method_name(str(shown or own or "none"))
+    if name == "block_size" and ours is not None:
+        return _in_force(ours).get(name, value), shown
     if name in _CAPPED and ours is not None:
         return _in_force(ours)[_CAPPED[name]], shown
     if name == "max_seq_len" and shown == value + 1:

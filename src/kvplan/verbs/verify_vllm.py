@@ -96,16 +96,29 @@ def alike(c: Capacity, said: dict[str, Said]) -> bool:
 
 
 def pool_said(o: Observed, d: Deployment | None = None) -> Said | None:
-    """The pool that the log states; of a refused start the one that was checked, its spare block added."""
+    """The pool that the log states; of a refused start the one that was checked, its spare block added.
+
+    A server that states its blocks alone has the bytes that so many of the deployment's blocks come to.
+    """
     said = o.figures.get("kv_pool_bytes")
     if said is not None:
         return said
+    if o.served:
+        return _of_blocks(o, d)
     refused = o.failure.figures.get("kv_checked_bytes") if o.failure else None
     if refused is None or d is None:
         return refused
     spare = int(value_of(capacity_of(d, None, bare).bytes_per_block) or 0)
     held = spare if rules_of(d.setup.version).null_block_in_check else 0
     return Said(refused.value + held, refused.half)
+
+
+def _of_blocks(o: Observed, d: Deployment | None) -> Said | None:
+    blocks = o.value("num_blocks")
+    each = value_of(capacity_of(d, None, bare).bytes_per_block) if d is not None else None
+    if not blocks or not each:
+        return None
+    return Said(blocks * each + each / 2, each / 2)  # what is left is less than a block
 
 
 def matching_pool(d: Deployment, said: dict[str, Said], low: int, high: int) -> int | None:
@@ -156,6 +169,11 @@ def capacity_checks(o: Observed, d: Deployment) -> tuple[list[Check], str]:
     pool, said = pool_said(o, d), reported(o)
     refused = dict(o.failure.figures) if o.failure and o.failure.kind == "one_request_too_long" else {}
     said |= {n: refused[n] for n in ("needed_kv_bytes", "estimated_max_model_len") if n in refused}
+    why = f"the log rounds its pool to {bytes_text(2 * pool.half)}" if pool is not None else ""
+    why = why if pool is not None and pool.half else "the pool is stated in bytes"
+    if "kv_pool_bytes" not in o.figures and o.served:
+        said.pop("num_blocks", None)  # the pool is made of them
+        why = "so many blocks as it states hold it"
     if pool is None or not said:
         return [], ""
     low, high = max(0, round(pool.low)), max(0, round(pool.high))
@@ -168,16 +186,14 @@ def capacity_checks(o: Observed, d: Deployment) -> tuple[list[Check], str]:
             note = f"a smaller rank decides: its pool is {less} (the log shows {o.ranks} of {several} ranks)"
     if at is not None:
         found_at = capacity_of(d, at, bare)
-        return _rows(said, (found_at, found_at, found_at), pool, note), note
+        return _rows(said, (found_at, found_at, found_at), why, note), note
     ends = (capacity_of(d, round(pool.value), bare), capacity_of(d, low, bare), capacity_of(d, high, bare))
-    return _rows(said, ends, pool, ""), ""
+    return _rows(said, ends, why, ""), ""
 
 
 def _rows(
-    said: dict[str, Said], ends: tuple[Capacity, Capacity, Capacity], pool: Said, note: str
+    said: dict[str, Said], ends: tuple[Capacity, Capacity, Capacity], why: str, note: str
 ) -> list[Check]:
-    rounded = f"the log rounds its pool to {bytes_text(2 * pool.half)}"
-    why = rounded if pool.half else "the pool is stated in bytes"
     best, low, high = (printed(c) for c in ends)
     rows: list[Check | None] = []
     for name, figure in said.items():
@@ -236,7 +252,7 @@ def _part(name: str, ends: tuple[float, float, float], said: Said | None) -> Che
 
 
 def _pool_rows(o: Observed, d: Deployment, table: dict[str, Any]) -> list[Check | None]:
-    pool = o.figures.get("kv_pool_bytes")
+    pool = pool_said(o, d)
     if "kv_pool_bytes" in d.measured:
         return []
     predicted, low, high = _left(d, table)
