@@ -24,6 +24,16 @@ WRONG: dict[str, tuple[str, dict[str, Any], list[tuple[str, Any]]]] = {
     ),
     "smaller blocks": (VLLM, {"block_size": 32}, [("--block-size", 128)]),
     "a shorter longest sequence": (VLLM, {"max_model_len": 100}, [("--max-model-len", 2048)]),
+    "blocks of another number and size": (
+        VLLM, {"block_size": 64, "num_gpu_blocks_override": 77},
+        [("--block-size", 128), ("--num-gpu-blocks-override", None)],
+    ),
+    "a card": (VLLM, {"gpu": "h100"}, [("--gpu", "cpu")]),
+    "a card that llama.cpp did not see": (GEMMA, {"gpu": "rtx4090"}, [("--gpu", None)]),
+    "another build": (GEMMA, {"engine_version": "b6000"}, [("--engine-version", None)]),
+    "two slots and one cache": (
+        GEMMA, {"parallel": 2, "kv_unified": True}, [("--kv-unified", False), ("--parallel", 4)],
+    ),
     "no prefixes": (VLLM, {"enable_prefix_caching": False}, [("--enable-prefix-caching", True)]),
     "one kind of layers": (
         VLLM, {"disable_hybrid_kv_cache_manager": True}, [("--disable-hybrid-kv-cache-manager", False)],
@@ -51,6 +61,36 @@ def test_a_batch_that_the_engine_caps_is_no_wrong_flag() -> None:
         (RUNS / "llama_cpp/gemma270m_ctx4096.log").read_bytes(), batch_size=2048, ubatch_size=512
     )
     assert answer["agrees"]
+
+
+SGLANG = """[2026-03-04 10:00:00] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', tp_size=1, page_size=1, \
+mem_fraction_static=0.88, dtype='auto', max_total_tokens=None, max_running_requests=None, version='0.5.2')
+[2026-03-04 10:00:41] KV Cache is allocated. #tokens: 374397, K size: 25.71 GB, V size: 25.71 GB
+[2026-03-04 10:00:53] max_total_num_tokens=374397, chunked_prefill_size=8192, context_len=40960
+"""
+
+
+@pytest.mark.parametrize("beside", [{}, {"tp": 1}, {"page_size": 1}, {"dtype": "bfloat16"}])
+def test_a_setting_that_is_printed_as_none_is_not_taken_as_stated(beside: dict[str, Any]) -> None:
+    assert verified(SGLANG, **beside)["agrees"]
+    answer = verified(SGLANG, max_total_tokens=100_000, **beside)
+    assert [(row["flag"], row["value"]) for row in answer["changes"]] == [("--max-total-tokens", None)]
+
+
+def test_a_command_whose_path_is_the_servers_is_read_for_its_flags() -> None:
+    log = (RUNS / f"{GEMMA}.log").read_bytes()
+    words = "llama-server -m models/gemma-3-270m-q4_k_m.gguf"
+    assert verified(log, command=f"{words} -c 8192 -np 4")["agrees"]
+    wrong = verified(log, command=f"{words} -c 4096 -np 4")
+    assert [(row["flag"], row["value"]) for row in wrong["changes"]] == [("--ctx-size", 8192)]
+
+
+def test_a_model_of_the_same_shape_is_as_good() -> None:
+    text = (RUNS.parent / "sample-logs" / "peak.log").read_bytes()
+    rows = {row["name"]: row["agrees"] for row in verified(text, "llama-3.1-8b", gpu="h100")["checks"]}
+    assert rows["model"]
+    rows = {row["name"]: row["agrees"] for row in verified(text, "qwen2.5-7b", gpu="h100")["checks"]}
+    assert not rows["model"]
 
 
 def test_a_change_is_printed_as_fit_takes_it() -> None:

@@ -10,6 +10,11 @@ from kvplan.facts.accelerators import find_accelerator
 from kvplan.facts.catalogue import find_model
 
 _CACHED = re.compile(r"models--(?P<owner>[^/\\]+?)--(?P<name>[^/\\]+?)(?:[/\\]|$)")
+# What GGUF files are called after their model: a shard's number, then the format of most of its weights.
+_GGUF = re.compile(
+    r"(?:[-._](?:i?q\d(?:_[a-z0-9]+)*|[bf]?f(?:16|32)|mxfp4|nvfp4|tq\d_\d|ud))*(?:-\d{5}-of-\d{5})?\.gguf$",
+    re.IGNORECASE,
+)
 _NOISE = re.compile(r"\s*\((?:[^()]*)\)\s*$|\bwith Max-Q Design\b|\bGraphics\b", re.IGNORECASE)
 
 
@@ -22,7 +27,8 @@ def model_name(stated: str) -> str:
 def built_in(stated: str) -> str | None:
     """The id of the built-in model that a log's path or name means, or None."""
     name = model_name(stated).replace("\\", "/").rstrip("/")
-    for candidate in (name, PurePosixPath(name).name, *_parents(name)):
+    file = PurePosixPath(name).name
+    for candidate in (name, file, _GGUF.sub("", file), *_parents(name)):
         entry = find_model(candidate) if candidate else None
         if entry is not None:
             return entry.id

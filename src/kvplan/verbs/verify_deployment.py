@@ -334,6 +334,12 @@ class Case:
             self.given.words.get("kv_cache_memory_bytes") is not None or self.given.command.pool is not None
         )
 
+    @property
+    def settings(self) -> list[str]:
+        """Names of what the user states and could leave to the log; the device where the log names one."""
+        kept = () if _device(self.observed, Given()) else _DEVICE
+        return [name for name in self.given.settings if name not in kept]
+
     def without(self, names: Collection[str]) -> Case:
         """The same log without settings that the user states."""
         given = self.given

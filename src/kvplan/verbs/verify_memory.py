@@ -15,7 +15,7 @@ from kvplan.units import bytes_text
 from kvplan.verbs.verify_check import FLAGS, Check
 from kvplan.verbs.verify_deployment import Case
 from kvplan.verbs.verify_outcome import Compared, explained
-from kvplan.verbs.verify_vllm import WEIGHTS, requested_of, share_of
+from kvplan.verbs.verify_vllm import WEIGHTS, pool_said, requested_of, share_of
 
 _GIB = 2**30
 _POOLS = ("kv_pool_bytes", "kv_tokens_from_flags")
@@ -88,7 +88,7 @@ def _vllm(case: Case, d: Deployment, names: list[str]) -> list[dict[str, Any]]:
     o = case.observed
     off = {name: theirs - ours for name, (ours, theirs) in _vllm_parts(o, d).items()}
     told = ", ".join(f"{name} {_signed(size)}" for name, size in off.items() if abs(size) >= _LEAST)
-    pool = o.figures.get("kv_pool_bytes")
+    pool = pool_said(o, d)
     found = []
     if told:
         found.append(explained(names, f"beside the plan the log has {told}"))

@@ -150,8 +150,8 @@ def outcome_of(
     """What a server, asked itself or known from a Prometheus, comes to beside the plan."""
     before, case = o, _case(o, model, words, flags)
     o, got = case.observed, compared(case)
-    if "kv_pool_bytes" not in before.figures:
-        got = replace(got, checks=[row for row in got.checks if row.name != "num_blocks"])
+    circular = _circular(before, case)
+    got = replace(got, checks=[row for row in got.checks if row.name not in circular])
     stated, unseen = stated_checks(case, got.measured or got.planned)
     d = got.measured or got.planned
     timed = traffic_times(traffic, got.planned or d) if traffic is not None else Timed()
@@ -168,8 +168,16 @@ def outcome_of(
         explanations=why,
         changes=changes_of(why),
         deployment=d,
-        notes=_notes(case, got, timed, unseen, traffic),
+        notes=[*_notes(case, got, timed, unseen, traffic), *_untold(case, sizes)],
     )
+
+
+def _circular(o: Observed, case: Case) -> list[str]:
+    """Figures that the plan takes from the server itself: they would agree whatever runs."""
+    found = [] if "kv_pool_bytes" in o.figures else ["num_blocks"]
+    if o.engine == "llama.cpp" and not {"ctx_size", "parallel"} & set(case.given.settings):
+        found += ["n_ctx", "n_ctx_seq", "max_running_requests"]
+    return found
 
 
 def _case(o: Observed, model: ModelLike | None, words: Mapping[str, Any], flags: Mapping[str, Any]) -> Case:
@@ -230,6 +238,20 @@ def _notes(
     if o.engine == "vllm" and "tp" not in unseen and case.given.words.get("tp") is None:
         notes.append("vLLM's metrics do not say how it is divided: one rank is taken; --tp states another")
     return list(dict.fromkeys([*notes, *(_pressed(traffic) if traffic is not None else [])]))
+
+
+def _untold(case: Case, sizes: Sequence[Check]) -> list[str]:
+    """That no figure tells the user's model from another, where the server's name for it does not."""
+    told = {"parameters", "tensor_bytes", "model"} & {row.name for row in sizes}
+    if (
+        told
+        or case.given.model in (None, "")
+        or not case.observed.model
+        or case.observed.engine != "llama.cpp"
+    ):
+        return []
+    what = f"the server's {shown(case.observed.model)} is taken for the model that you state"
+    return [f"{what}: nothing that it shows tells them apart; its log does (--log)"]
 
 
 def _pressed(traffic: Traffic) -> list[str]:

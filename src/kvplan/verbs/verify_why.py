@@ -25,6 +25,8 @@ def reasons(
     bad = [row for row in rows if not row.agrees]
     wrong = [row for row in bad if row.basis == STATED]
     found = [*compared.explanations, *map(_otherwise, wrong)]
+    if any(row.name == "model" for row in wrong):
+        return found, {}  # of another model every figure is another
     said, left = _stated_otherwise(case, bad, [row.name for row in wrong])
     found += said
     held = [row.name for row in left if _of_capacity(row, case.observed)]
@@ -70,7 +72,7 @@ def _stated_otherwise(
 
 def _fewest(case: Case, rows: set[str], known: Sequence[str]) -> list[str]:
     """The settings to leave out: of all that are stated each is put back while the rows stay as printed."""
-    dropped = sorted(case.given.settings, key=lambda name: name in known)
+    dropped = sorted(case.settings, key=lambda name: name in known)
     if not dropped or not _as_printed(case, dropped, rows):
         return []
     for name in list(dropped):
