@@ -191,3 +191,76 @@ CASES = {
         {}, "host_memory", "making the context", 21.3, 15.2, "--ctx-size", 71168,
     ),
 }  # fmt: skip
+
+GIVEN = {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "l4"}
+SEVERAL = (
+    "CUDA out of memory. Tried to allocate 112.00 MiB. GPU 0 has a total capacity of 79.11 GiB of which 90.88 MiB is "
+    "free. Process 2741 has 70.20 GiB memory in use. Process 3000 has 8.80 GiB memory in use. Of the allocated memory "
+    "8.31 GiB is allocated by PyTorch, and 21.2 MiB is reserved by PyTorch but unallocated.\n"
+)
+# What engines print where memory is short, in words of their own: no flag need be named.
+MORE = {
+    "tensorrt-llm: one sequence is too long": Failed(
+        "[TensorRT-LLM] TensorRT-LLM version: 0.12.0\n[TensorRT-LLM][INFO] Memory usage when calculating max tokens in "
+        "paged kv cache: total: 22.06 GiB, available: 0.72 GiB\n[TensorRT-LLM][ERROR] Encountered an error when "
+        "initializing: Assertion failed: maxTokensInPagedKvCache (5184) must be large enough to process at least 1 "
+        "sequence to completion (i.e. must be larger than beam_width (1) * tokensPerBlock (64) * maxBlocksPerSeq "
+        "(128))\n",
+        GIVEN, "one_request_too_long", "making the cache", 1, 5184 / 8192, "--max-seq-len", 5184,
+    ),
+    "llama.cpp: the driver": Failed(
+        f"{LLAMA}CUDA error: out of memory\n  current device: 0, in function alloc at ggml-cuda.cu:503\n"
+        "  cuMemCreate(&handle, reserve_size, &prop, 0)\nggml-cuda.cu:88: CUDA error\n",
+        {}, "out_of_memory", "making the context", None, None, "--ctx-size", 71168,
+    ),
+    "llama.cpp: Metal": Failed(
+        f"{LLAMA.replace('CUDA0', 'Metal')}ggml_backend_metal_buffer_type_alloc_buffer: error: failed to allocate "
+        "buffer, size = 16384.00 MiB\nllama_init_from_model: failed to initialize the context: failed to allocate "
+        "buffer for kv cache\n",
+        {}, "cache_allocation", "making the context", 16, (22994 - 7605.33) / 1024, "--ctx-size", 71168,
+    ),
+    "llama.cpp: the host": Failed(
+        f"{LLAMA}ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 17179869184\n"
+        "llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache\n",
+        {}, "cache_allocation", "making the context", 16, None,
+    ),
+    "ollama: the layout": Failed(
+        f"{OLLAMA}{LLAMA}time=2026-03-04T10:00:00.000Z level=INFO source=sched.go:448 msg=\"Load failed\" "
+        "error=\"memory layout cannot be allocated with num_gpu = 33\"\n",
+        {}, "layout_allocation", "making the context", None, 22994 / 1024, "--ctx-size", 71168,
+    ),
+    "vllm: the driver": Failed(
+        f"{vllm()}{LOADED}{ERROR}RuntimeError: CUDA driver error: out of memory\n",
+        {"gpu": "rtx4090"}, "out_of_memory", "profiling a full step", None, None,
+    ),
+    "vllm: NCCL": Failed(
+        f"{vllm(tp=2)}{ERROR}torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:317, unhandled cuda "
+        "error, NCCL version 2.21.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure "
+        "2 'out of memory'\n",
+        CARD, "out_of_memory", "loading the weights", None, None,
+    ),
+    "vllm: another process freed memory": Failed(
+        f"{vllm()}{LOADED}{ERROR}AssertionError: Error in memory profiling. Initial free memory 14.03 GiB, current free "
+        "memory 20.1 GiB. This happens when other processes sharing the same container release GPU memory while vLLM "
+        "is profiling during initialization.\n",
+        {"gpu": "rtx4090"}, "freed_meanwhile", "profiling a full step", None, None,
+    ),
+    "sglang: devices unlike each other": Failed(
+        f"{SGLANG.splitlines()[0].format(share=0.9)}\n{HIT}ValueError: The memory capacity is unbalanced. Some GPUs may "
+        "be occupied by other processes. pre_model_load_memory=30.21, local_gpu_memory=78.60, local_gpu_memory * "
+        "0.9=70.74\n",
+        CARD, "unbalanced", "checking what is free", 70.74, 30.21,
+    ),
+    "vllm: several processes": Failed(
+        f"{vllm()}{ERROR}torch.OutOfMemoryError: {SEVERAL}",
+        CARD, "out_of_memory", "loading the weights", 112 / 1024, 90.88 / 1024,
+    ),
+    "vllm: in words that no form knows": Failed(
+        f"{vllm()}{ERROR}SomeError: the accelerator ran out of memory in the middle of it\n",
+        CARD, "out_of_memory", "loading the weights", None, None,
+    ),
+    "tensorrt-llm: in words that no form knows": Failed(
+        f"{TENSORRT}[03/04/2026-10:00:08] [TRT-LLM] [E] Allocation of workspace failed: Out of memory.\n",
+        GIVEN, "out_of_memory", "the dry run", None, None,
+    ),
+}  # fmt: skip

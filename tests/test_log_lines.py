@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from failed_logs import CASES
+from failed_logs import CASES, MORE
 from kvplan.facts import store
 from kvplan.observe.forms import ANY, FILES, FOLDER, Form, Said, forms, kinds, values_of, words
 from kvplan.observe.text import plain
@@ -61,7 +61,7 @@ def every_line() -> Iterator[str]:
     for name, writer in WRITERS.items():
         for row in records(name):
             yield from writer(row).text.splitlines()
-    for case in CASES.values():
+    for case in [*CASES.values(), *MORE.values()]:
         yield from case.text.splitlines()
     for log in sorted(RUNS.glob("*/*.log")):
         yield from log.read_text("utf-8").splitlines()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import kvplan
-from failed_logs import CARD, CASES, ERROR, Failed, cuda, vllm
+from failed_logs import CARD, CASES, ERROR, MADE, MORE, SEVERAL, Failed, cuda, vllm
 from kvplan.observe.forms import forms
-from verifying import GIB, verified
+from verifying import GIB, observed, verified
 
 ROUNDED = 0.006  # GiB
 
@@ -39,7 +39,7 @@ def near(found: int | None, gib: float | None) -> bool:
 
 def test_every_kind_of_failure_that_a_form_marks_is_among_them() -> None:
     marked = {form.failure for form in forms() if form.marks == "failure"} - {"stopped"}
-    assert marked == {case.kind for case in CASES.values()}
+    assert marked == {case.kind for case in [*CASES.values(), *MORE.values()]}
 
 
 FIXED = [
@@ -137,3 +137,74 @@ def test_a_pool_of_another_device_names_it() -> None:
     answer = verified(text, gpu="h100")
     assert ("--gpu", "rtx4090") in [(row["flag"], row["value"]) for row in answer["changes"]]
     assert "--gpu-memory-utilization 0.3" in " ".join(why["says"] for why in answer["explanations"])
+
+
+@pytest.mark.parametrize("case", MORE.values(), ids=list(MORE))
+def test_a_lack_of_memory_in_an_engine_s_own_words_is_one(case: Failed) -> None:
+    words = dict(case.words)
+    found = verified(case.text, words.pop("model", None), **words)["failure"]
+    assert (found["kind"], found["when"], found["phase"]) == (case.kind, "start-up", case.phase)
+    assert near(found["needed_bytes"], case.needed)
+    assert near(found["available_bytes"], case.available)
+    assert "not memory" not in found["says"]
+    if case.flag:
+        row = next(row for row in found["fixes"] if row["flag"] == case.flag)
+        assert (row["value"], row["fits"]) == (case.value, True)
+
+
+def test_of_several_processes_the_one_that_pytorch_s_memory_fits_into_is_the_engine_s_own() -> None:
+    found = verified(MORE["vllm: several processes"].text, gpu="h100")["failure"]
+    assert found["held_by_others_bytes"] == pytest.approx(70.22 * GIB, rel=1e-3)
+    turned = SEVERAL.replace("70.20", "x").replace("8.80", "70.20").replace("x", "8.80")
+    again = verified(f"{vllm()}{ERROR}torch.OutOfMemoryError: {turned}", gpu="h100")["failure"]
+    assert again["held_by_others_bytes"] == found["held_by_others_bytes"]
+    full = SEVERAL.replace("8.31 GiB is allocated", "68.31 GiB is allocated")
+    other = verified(f"{vllm()}{ERROR}torch.OutOfMemoryError: {full}", gpu="h100")["failure"]
+    assert other["held_by_others_bytes"] == pytest.approx(8.82 * GIB, rel=1e-3)
+    none = SEVERAL.replace("8.31 GiB is allocated", "78.31 GiB is allocated")
+    assert (
+        verified(f"{vllm()}{ERROR}torch.OutOfMemoryError: {none}", gpu="h100")["failure"][
+            "held_by_others_bytes"
+        ]
+        is None
+    )
+
+
+def test_memory_that_another_process_gave_back_is_no_lack_of_memory() -> None:
+    answer = verified(MORE["vllm: another process freed memory"].text, gpu="rtx4090")
+    assert "about 6.07 GiB" in answer["failure"]["says"]
+    assert "no lack of memory of its own" in answer["failure"]["says"]
+    assert answer["failure"]["fixes"] == []
+    assert not [row for row in answer["checks"] if row["name"] == "fits"]
+
+
+def test_devices_unlike_each_other_say_what_others_hold() -> None:
+    found = verified(MORE["sglang: devices unlike each other"].text, gpu="h100")["failure"]
+    assert found["held_by_others_bytes"] == pytest.approx(48.39 * GIB, rel=1e-3)
+    assert "other processes hold about 48.39 GiB" in found["says"]
+
+
+def test_a_warning_of_unlike_devices_is_no_failure() -> None:
+    text = MORE["sglang: devices unlike each other"].text.replace("ValueError: ", "WARNING ")
+    assert observed(text.replace("Scheduler hit an exception: ", "")).failure is None
+
+
+def test_a_failure_while_the_engine_ran_has_no_phase_of_its_start() -> None:
+    ran = f"{vllm()}{MADE}INFO:     Application startup complete.\n"
+    found = verified(f"{ran}{ERROR}torch.OutOfMemoryError: {cuda('1.02 GiB')}", gpu="h100")["failure"]
+    assert (found["when"], found["phase"]) == ("running", "")
+    assert "while the engine ran" in found["says"]
+
+
+def test_a_sentence_of_what_was_full_reads_as_one() -> None:
+    case = CASES["tensorrt-llm: the C++ runtime"]
+    found = verified(case.text, case.words["model"], gpu="l4")["failure"]
+    assert found["says"].startswith("the device was full during the dry run")
+    assert verified(MORE["llama.cpp: the driver"].text)["failure"]["says"] == (
+        "device 0 was full while making the context"
+    )
+
+
+def test_what_the_host_had_no_room_for_is_not_set_against_a_device() -> None:
+    found = verified(MORE["llama.cpp: the host"].text)["failure"]
+    assert "found no room on the host" in found["says"]

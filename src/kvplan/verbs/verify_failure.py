@@ -10,7 +10,14 @@ from kvplan.engines.registry import capacity_of
 from kvplan.figure import bare, value_of
 from kvplan.units import bytes_text
 from kvplan.verbs.verify_deployment import Case
-from kvplan.verbs.verify_failures import executor_memory, graphs, llama_allocation, static_share
+from kvplan.verbs.verify_failures import (
+    executor_memory,
+    freed_meanwhile,
+    graphs,
+    llama_allocation,
+    static_share,
+    unbalanced,
+)
 from kvplan.verbs.verify_fixes import (
     Failed,
     Told,
@@ -24,7 +31,7 @@ from kvplan.verbs.verify_fixes import (
 )
 from kvplan.verbs.verify_outcome import Compared
 
-NOT_MEMORY = ("stopped", "other")
+NOT_MEMORY = ("stopped", "other", "freed_meanwhile")
 
 
 def failure_answer(case: Case, compared: Compared) -> dict[str, Any] | None:
@@ -54,8 +61,9 @@ def _too_long(at: Failed) -> Told:
     """One sequence of the longest length does not fit into the pool."""
     tokens = at.failure.value("max_model_len")
     needed, available = at.failure.value("needed_kv_bytes"), at.failure.value("kv_checked_bytes")
-    if needed is None and at.compared.measured is not None and tokens:
-        found = capacity_of(at.compared.measured, None, bare)
+    d = at.compared.measured or at.planned
+    if needed is None and d is not None and tokens:
+        found = capacity_of(d, None, bare)
         block, size = value_of(found.bytes_per_block), found.block_tokens
         each = block / size if block and size else None
         held = at.failure.value("kv_tokens") or 0
@@ -65,7 +73,12 @@ def _too_long(at: Failed) -> Told:
         f"one sequence of {length} needs {_size(needed)} of cache, and {_size(available)} are left for it "
         "once the weights, a step's peak and the rest are taken off"
     )
-    return Told(needed, available, says, ways(at))
+    rows = ways(at)
+    made = at.failure.value("kv_tokens")
+    if at.case.observed.engine == "tensorrt-llm" and made:
+        shorter = sure("--max-seq-len", int(made), "as many tokens as the cache was made for")
+        rows = [shorter, *(r for r in rows if r["flag"] != "--max-seq-len")]
+    return Told(needed, available, says, rows)
 
 
 def _no_memory(at: Failed) -> Told:
@@ -114,9 +127,10 @@ def _warm_up(at: Failed) -> Told:
 def _out_of_memory(at: Failed) -> Told:
     """PyTorch's allocator found no room: where it did says what helps."""
     tried, free = at.failure.value("tried_bytes"), at.failure.value("free_bytes")
-    when = "the engine ran" if at.failure.when == "running" else at.failure.phase or "starting"
-    what = f"{_size(tried)} more were asked for" if tried is not None else "the device was full"
-    what = f"{what} while {when}"
+    number = at.failure.value("device_number")
+    full = "the device was full" if number is None else f"device {number:.0f} was full"
+    what = f"{_size(tried)} more were asked for" if tried is not None else full
+    what = f"{what} {_while(at)}"
     says = f"{what}{f' and {_size(free)} were free' if free is not None else ''}{others(at.failure)}"
     rows: list[dict[str, Any]]
     if at.failure.when == "running" or "graphs" in at.failure.phase or "warming" in at.failure.phase:
@@ -129,6 +143,13 @@ def _out_of_memory(at: Failed) -> Told:
     else:
         rows = [*with_less_work(at), *ways(at)]
     return Told(tried, free, says, rows, held_by_others(at.failure))
+
+
+def _while(at: Failed) -> str:
+    if at.failure.when == "running":
+        return "while the engine ran"
+    phase = at.failure.phase or "starting"
+    return f"during {phase}" if phase.startswith("the ") else f"while {phase}"
 
 
 def _weights(at: Failed) -> str:
@@ -168,6 +189,9 @@ _KINDS: dict[str, Callable[[Failed], Told]] = {
     "graphs": graphs,
     "executor_memory": executor_memory,
     "allocation": llama_allocation,
+    "layout_allocation": llama_allocation,
+    "freed_meanwhile": freed_meanwhile,
+    "unbalanced": unbalanced,
     "weights_allocation": llama_allocation,
     "cache_allocation": llama_allocation,
     "compute_allocation": llama_allocation,

@@ -22,7 +22,9 @@ _WHAT = {
     "cache_allocation": "the caches of the context",
     "compute_allocation": "the compute buffers",
     "allocation": "a buffer",
+    "layout_allocation": "the layers that were to be on devices, with their caches and buffers,",
 }
+_BY_NAME = {"cpu": "the host"}
 
 
 def static_share(at: Failed) -> Told:
@@ -88,6 +90,31 @@ def graphs(at: Failed) -> Told:
     return Told(wanted, free, says, rows)
 
 
+def freed_meanwhile(at: Failed) -> Told:
+    """vLLM: more was free after profiling than before it, so that its figures mean nothing."""
+    first, later = at.failure.value("free_first_bytes"), at.failure.value("free_later_bytes")
+    much = f"about {bytes_text(round(later - first))} of the device" if first and later else "memory"
+    says = (
+        f"another process gave back {much} while a step was profiled, so that the profile cannot be used: no "
+        "lack of memory of its own; start it again once nothing else starts or stops on the device"
+    )
+    return Told(None, None, says)
+
+
+def unbalanced(at: Failed) -> Told:
+    """SGLang: of the devices of one group, one has far less free than another."""
+    least, most = at.failure.value("free_bytes"), at.failure.value("most_free_bytes")
+    if least is None or most is None:
+        return Told(None, None, "one device of the group has far less free than another: others use it")
+    held = round(most - least)
+    says = (
+        f"{bytes_text(round(least))} are free on one device of the group and {bytes_text(round(most))} on "
+        f"another, of which nine tenths are asked for on each: other processes hold about {bytes_text(held)} "
+        "of it; end them, or take devices that are equally free"
+    )
+    return Told(0.9 * most, least, says, [], held)
+
+
 def executor_memory(at: Failed) -> Told:
     """TensorRT-LLM: a component that could not be made, in a device too full for it."""
     free, total = at.failure.value("free_bytes"), at.failure.value("accelerator_bytes")
@@ -117,8 +144,10 @@ def llama_allocation(at: Failed) -> Told:
     """llama.cpp: a buffer that a device, or the host, has no room for."""
     d = at.planned
     tried = at.failure.value("tried_bytes")
-    device = at.failure.words.get("device", "the device")
-    free = _left_on(at, device)
+    named = at.failure.words.get("device", "the device")
+    device = _BY_NAME.get(named.lower(), named)
+    free = None if device != named else _left_on(at, device)
+    free = at.log("free_before_bytes") if at.failure.kind == "layout_allocation" else free
     size = f" of {bytes_text(round(tried))}" if tried is not None else ""
     had = f"; {bytes_text(round(free))} were left there" if free is not None else ""
     says = f"{_WHAT[at.failure.kind]}{size} found no room on {device}{had}"
