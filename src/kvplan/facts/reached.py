@@ -6,9 +6,9 @@ Where an accelerator carries this, steps are timed by it and not by the kernels 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
-from kvplan.figure import Source
+from kvplan.figure import Source, Trust
 
 SHARES = ("product_compute", "product_memory", "prompt_compute", "cache_memory")
 ADDED = ("layer_seconds", "step_seconds", "sequence_seconds")
@@ -25,6 +25,8 @@ class Reached:
     layer, each step and each sequence; None where no model was run: an engine's own stand in. `rows` has,
     for products of so many rows, how many times as long as by these shares they were timed. `spreads` has,
     by figure, the factors within which 80 % of the points lay that were kept apart, and their number.
+    `dtype` is the format of the weights that were timed, `others` the same machine where products of other
+    formats were timed; neither known: None and empty.
     """
 
     product_compute: float
@@ -39,6 +41,17 @@ class Reached:
     sequence_seconds: float | None = None
     rows: tuple[tuple[float, float], ...] = ()
     spreads: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)
+    dtype: str | None = None
+    others: Mapping[str, Reached] = field(default_factory=dict)
+
+    def of(self, format: str) -> Reached:
+        """What is reached with weights of that format; spreads hold only for the one they were found in."""
+        if format == self.dtype:
+            return self
+        if format in self.others:
+            return self.others[format]
+        source = Source(Trust.ASSUMED, f"{self.source.where}; taken for weights in {format}")
+        return replace(self, source=source, spreads={}, dtype=format, others={})
 
     def added(self, quantity: str) -> float | None:
         """Seconds of that name, where they were timed."""

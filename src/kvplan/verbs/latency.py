@@ -26,7 +26,7 @@ from kvplan.verbs.deploy import Size, with_flags
 from kvplan.verbs.described import described, stated
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.phases import interval, operations_part, phase, phase_part, phase_times, ridge, spread_of
-from kvplan.verbs.timing import clock_of, dealt, on_host, policy_of
+from kvplan.verbs.timing import clock_of, dealt, not_calibrated, on_host, policy_of
 
 FIGURES = (
     "ttft_seconds",
@@ -285,7 +285,7 @@ def kind_of(figure: str, mode: str) -> str:
 
 def _notes(d: Deployment, asked: Asked, found: Served | None, policy: Policy) -> list[str]:
     """What a reader must know before using the numbers, most pressing first."""
-    notes = on_host(d)
+    notes = [*not_calibrated(d), *on_host(d)]
     if found is None:
         memory = memory_of(d, bare)
         pool = bytes_text(memory["kv_pool_bytes"] or 0)

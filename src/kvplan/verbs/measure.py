@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvplan.cost.estimate import compute_seconds, memory_seconds
-from kvplan.cost.reached import reached_seconds
-from kvplan.cost.step import product_bytes, product_flops
 from kvplan.cost.weights import weight_bytes
 from kvplan.errors import BadInput, shown
 from kvplan.facts.reached import Reached
@@ -19,7 +16,7 @@ from kvplan.figure import Leaf, Source, Trust, bare, value_of
 from kvplan.measured import model_run, rates
 from kvplan.measured.arrays import DTYPES, Arrays, arrays_of, device_words, memory_of
 from kvplan.measured.clock import Timer, timer
-from kvplan.measured.machine import accelerator_of, shares_of
+from kvplan.measured.machine import accelerator_of, from_machine
 from kvplan.model.locate import load_model
 from kvplan.model.model import Model
 from kvplan.units import bytes_text, parse_bytes
@@ -271,32 +268,6 @@ def _is_torch(arrays: Arrays) -> bool:
     return arrays.library.startswith("torch ")
 
 
-def from_machine(made: Sequence[dict[str, Any]], rate: float, dtype: str, where: str) -> dict[str, Any]:
-    """The shares that products alone show; what attends to a cache is assumed."""
-    words = f"products in {dtype}; attention over a cache assumed at half the bandwidth"
-    shares, overlap = shares_of(made, rate, dtype), 1.0 if where == "cpu" else 2.0
-    mine = [row for row in made if row["dtype"] == dtype] or list(made)
-    rows = [
-        {"m": row["m"], "factor": _factor(row, shares, (rates.peaks(mine), rate, overlap))} for row in mine
-    ]
-    return {**shares, "overlap": overlap, "rows": rows, "words": words}
-
-
-def _factor(
-    row: dict[str, Any], shares: dict[str, float], of: tuple[dict[str, float], float, float]
-) -> float:
-    """How many times as long as by the shares a product was timed to take."""
-    peaks, rate, overlap = of
-    weights = row["weight_bytes_per_second"] * row["seconds"]
-    busy = memory_seconds(
-        product_bytes(weights, row["m"], row["n"], row["k"]), rate, shares["product_memory"]
-    )
-    work = compute_seconds(
-        product_flops(row["n"], row["k"], row["m"]), peaks[row["dtype"]], shares["product_compute"]
-    )
-    return float(row["seconds"] / value_of(reached_seconds(work, busy, overlap)))
-
-
 def _model_part(
     run: _Run, machine: _Machine, grid: dict[str, tuple[int, ...]], limits: dict[str, int], tell: Tell
 ) -> dict[str, Any]:
@@ -330,6 +301,7 @@ def _model_part(
         "calibration": {
             **reached.shares(),
             "overlap": reached.overlap,
+            "dtype": run.dtype,
             "rows": base["rows"],
             "words": words,
             "spreads": rows_of.spreads_of(prompts, steps),

@@ -32,7 +32,7 @@ from kvplan.verbs.instance import Instance, instance_of
 from kvplan.verbs.latency import deployment_row
 from kvplan.verbs.moved import fleet_of
 from kvplan.verbs.phases import spread_of
-from kvplan.verbs.timing import clock_of, on_host
+from kvplan.verbs.timing import clock_of, not_calibrated, on_host
 from kvplan.verbs.workloads import workload_of, workload_words
 
 MOST_BETWEEN = 20_000  # requests
@@ -284,7 +284,7 @@ def document(r: _Run, leaf: Leaf = bare) -> dict[str, Any]:
         "workload": {"source": r.workload.source, **r.workload.summary().document()},
         "deployment": {**deployment_row(r.d), **_fleet(r.instance.fleet), "starts": r.instance.starts},
         "settings": _settings(r.instance),
-        "notes": [*on_host(r.d), *_notes(r)],
+        "notes": [*not_calibrated(r.d), *on_host(r.d), *_notes(r)],
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kvplan.cost.estimate import Clock
 from kvplan.cost.operations import Operations, Ranks, operations_of
+from kvplan.cost.step import Step, items_of
 from kvplan.engines.budget import memory_of
 from kvplan.engines.deployment import Deployment
 from kvplan.engines.limits import limits_of
@@ -18,7 +19,9 @@ from kvplan.facts.accelerators import Accelerator
 from kvplan.facts.efficiency import fitted
 from kvplan.facts.formats import Format
 from kvplan.facts.kernels import devices_of
+from kvplan.facts.reached import Reached
 from kvplan.figure import Leaf, Number, Source, Trust, bare, formula, least, most, named, value_of
+from kvplan.measured.machine import PEAKS
 from kvplan.model.model import Model
 from kvplan.serve.load import Policy
 from kvplan.verbs.deploy import with_flags
@@ -101,8 +104,41 @@ def operations(d: Deployment) -> Operations:
 
 
 def clock_of(d: Deployment) -> Clock:
-    """The clock of a deployment."""
-    return Clock(operations(d), accelerator_of(d), d.setup.engine, d.setup.version)
+    """The clock of a deployment; a machine that was timed, as it is with weights of that format."""
+    ops, a = operations(d), accelerator_of(d)
+    if a.reached is not None:
+        a = replace(a, reached=a.reached.of(_weights_format(ops, a.reached)))
+    return Clock(ops, a, d.setup.engine, d.setup.version)
+
+
+def _weights_format(ops: Operations, reached: Reached) -> str:
+    """The format of a step's weights; of several, the one most read that was not calibrated."""
+    sizes: dict[str, float] = {}
+    for item in items_of(ops, Step(decoding=1, context=1)):
+        if item.kind in ("matmul", "experts"):
+            sizes[item.format] = sizes.get(item.format, 0.0) + float(item.layers * item.bytes)
+    other = {name: size for name, size in sizes.items() if name != reached.dtype}
+    return max(other or sizes, key=sizes.__getitem__)
+
+
+def not_calibrated(d: Deployment) -> list[str]:
+    """A note where a machine was timed with weights of another format than this deployment's."""
+    reached = d.accelerator.reached if d.accelerator else None
+    if reached is None:
+        return []
+    format = _weights_format(operations(d), reached)
+    with_model, timed = reached.layer_seconds is not None, format in reached.others
+    if format == reached.dtype or (timed and not with_model):
+        return []
+    was = reached.dtype or "a format that the file does not name"
+    if not with_model:
+        return [f"--gpu: products were timed in {was} and weights are {format}: taken to reach as much"]
+    rest = f"products are as timed in {format}, the rest as in {was}" if timed else f"all is as in {was}"
+    again = f"; kvplan measure --model --dtype {format} calibrates it" if format in PEAKS else ""
+    return [
+        f"--gpu: the machine was calibrated in {was} and weights are {format}: {rest}; attention may be "
+        f"several times off, and intervals are those of machines that were not calibrated{again}"
+    ]
 
 
 def budget_of(d: Deployment, leaf: Leaf = bare) -> Any:
