@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import kvplan
 from fake_torch import Machine, ran
-from kvplan.cost.reached import rows_factor
-from kvplan.cost.step import Step
 from kvplan.errors import BadInput
 from kvplan.faces.cli import main
-from kvplan.facts.reached import Reached
-from kvplan.figure import Source, Trust
 from kvplan.measured import arrays, model_run, rates
 from kvplan.measured.calibrate import calibrated, checkerboard, spread
-from kvplan.measured.machine import accelerator_of, read_machine
-from kvplan.model.locate import load_model
+from kvplan.measured.machine import accelerator_of
 from kvplan.verbs import measure as verb
 from kvplan.verbs import measured_model
 from kvplan.verbs.measure import shortened
@@ -168,6 +161,7 @@ def test_what_is_kept_is_an_accelerator(
         main(["measure", "--model", config, "--rounds", "1", "--save", str(kept), "--json"])
     assert stopped.value.code == 0
     document = json.loads(kept.read_text("utf-8"))
+    assert document["calibration"]["dtype"] == document["from_machine"]["dtype"] == "bfloat16"
     answer = kvplan.latency(
         config, gpu=str(kept), engine="transformers", batch=8, prompt_tokens=256, output_tokens=2
     )
@@ -255,6 +249,7 @@ def test_a_model_without_transformers_is_refused_before_anything_is_timed(
 
     monkeypatch.setattr(model_run.importlib, "import_module", gone)
     monkeypatch.setattr(arrays, "torch_or_none", lambda: None)
+    monkeypatch.setattr(rates, "bandwidth", lambda *_: pytest.fail("timed"))
     with pytest.raises(BadInput, match="pip install 'kvplan\\[measure\\]'"):
         kvplan.measure(model=config)
 
@@ -278,53 +273,75 @@ def test_a_config_is_cut_to_its_first_layers() -> None:
         shortened({}, 1)
 
 
-def damaged(**changes: Any) -> Any:
-    document = json.loads((DOCS / "llama-100m.json").read_text("utf-8"))
-    for path, value in changes.items():
-        part, _, name = path.partition("__")
-        document[part] = {**document[part], name: value} if name else value
-    return document
+def refused_early(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The exit code of `measure` with these arguments; nothing may be timed."""
 
+    def timed(**_: Any) -> Any:
+        raise AssertionError("timed")
 
-ODD = {
-    "no machine": ([], "has no machine in it"),
-    "no rate": (damaged(machine__bytes_per_second=0), "bytes_per_second 0 is not a positive number"),
-    "endless rate": (damaged(machine__bytes_per_second=1e999), "is not a positive number"),
-    "words for a rate": (damaged(machine__bytes_per_second="fast"), "'fast' is not a positive number"),
-    "no peaks": (damaged(machine__peak_flops_per_second={}), "peak_flops_per_second is missing"),
-    "a negative peak": (damaged(machine__peak_flops_per_second={"bfloat16": -1}), "bfloat16 -1"),
-    "memory": (damaged(machine__memory_bytes="much"), "memory_bytes 'much' is not a number of bytes"),
-    "platform": (damaged(machine__platform="tpu"), "platform 'tpu' is not cpu or cuda"),
-    "no share": (damaged(calibration__cache_memory=None), "cache_memory None"),
-    "overlap": (damaged(calibration__overlap=99), "overlap 99 is above 8"),
-    "spreads": (damaged(calibration__spreads={"decode": 3}), "spreads.decode is not an object"),
-    "neither": (damaged(calibration=None, from_machine=None), "neither calibration nor from_machine"),
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_an_odd_machine_file_is_one_line(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document, says = ODD[name]
-    file = tmp_path / "here.json"
-    file.write_text(json.dumps(document), "utf-8")
+    monkeypatch.setattr(kvplan, "measure", timed)
     with pytest.raises(SystemExit) as stopped:
-        main(["latency", "llama-3.1-8b", "--gpu", str(file)])
-    assert stopped.value.code == 2
+        main(["measure", *arguments])
+    return stopped.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--save", "none/x/y.json"], "--save: the folder 'none/x' is not there"),
+        (["--save", "x.txt"], "--save: 'x.txt' does not end in .json"),
+        (["--save", "folder.json"], "--save: 'folder.json' is a folder"),
+        (["--save", "x" * 300 + ".json"], "cannot be written: File name too long"),
+        (["--plot", "none/x.svg"], "--plot: the folder 'none' is not there"),
+        (["--plot", "x.svg"], "--plot: draws the steps of a model; give --model"),
+    ],
+)
+def test_a_file_that_cannot_be_kept_is_refused_before_anything_is_timed(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder.json").mkdir()
+    assert refused_early(arguments, monkeypatch) == 2
     said = capsys.readouterr().err
     assert says in said
-    assert "--gpu" in said
     assert said.count("\n") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["folder.json"]
 
 
-def test_a_machine_file_that_is_no_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"--gpu: .* cannot be read"):
-        read_machine(str(tmp_path / "none.json"))
-    for junk in (b"\xff\xfe\x00", b"{", b"[" * 100_000):
-        (tmp_path / "junk.json").write_bytes(junk)
-        with pytest.raises(BadInput, match="is not JSON"):
-            read_machine(str(tmp_path / "junk.json"))
+@pytest.mark.parametrize(
+    ("with_model", "says"),
+    [
+        (True, "--check: all decode steps were fitted on, so none was tested"),
+        (False, "--check: no model was run, so nothing was tested; give --model"),
+    ],
+)
+def test_check_does_not_pass_where_nothing_was_tested(
+    with_model: bool,
+    says: str,
+    here: Machine,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    obeying(monkeypatch, TRUTH)
+    arguments = ["--model", config, "--batch", "1", "--context", "128"] if with_model else []
+    with pytest.raises(SystemExit) as stopped:
+        main(["measure", *arguments, "--rounds", "1", "--check"])
+    assert stopped.value.code == 1
+    assert says in capsys.readouterr().err
+
+
+def test_check_passes_where_all_that_was_kept_apart_agrees(
+    here: Machine, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obeying(monkeypatch, TRUTH)
+    with pytest.raises(SystemExit) as stopped:
+        main(["measure", "--model", config, "--rounds", "1", "--check"])
+    assert stopped.value.code == 0
 
 
 def test_the_page_says_what_was_measured() -> None:
@@ -351,48 +368,3 @@ def test_the_measured_decode_step_is_above_the_floor_and_within_a_quarter_of_the
     assert all(row["seconds"] > row["lower_bound_seconds"] for row in document["decode"])
     assert all(abs(row["predicted_seconds"] / row["seconds"] - 1) <= 0.25 for row in apart)
     assert all(row["agrees"] for row in document["cache"])
-
-
-@pytest.mark.parametrize("kept", [name for name, _ in KEPT], ids=["16 bit", "32 bit"])
-def test_the_kept_calibration_gives_the_kept_estimates_again(kept: str) -> None:
-    """The page's estimates follow from the file's own shares through the product's clock."""
-    document = json.loads((DOCS / kept).read_text("utf-8"))
-    machine = accelerator_of(document)
-    assert machine.reached is not None
-    dtype = document["model"]["dtype"]
-    config = json.loads((DOCS / "llama-100m-config.json").read_text("utf-8"))
-    model = load_model({**config, "torch_dtype": dtype})
-    timed = measured_model.clock_with(model, dtype, machine, machine.reached)
-    for row in (*document["decode"], *document["prefill"]):
-        step = measured_model.step_of(row)
-        assert float(timed.seconds(step)) == pytest.approx(row["predicted_seconds"], rel=1e-9)
-        assert float(timed.floor(step)) == pytest.approx(row["lower_bound_seconds"], rel=1e-9)
-
-
-def test_a_product_takes_as_many_times_its_shares_as_products_of_its_rows_were_timed_to() -> None:
-    timed = Reached(
-        1.0,
-        0.5,
-        1.0,
-        0.5,
-        1.0,
-        Source(Trust.MEASURED, "here"),
-        "",
-        rows=((1, 0.9), (2, 1.6), (8, 1.2), (64, 1.0)),
-    )
-    rows = [0.5, 1, 2, 4, 8, 64, 1000]
-    assert [rows_factor(timed, m) for m in rows] == pytest.approx([0.9, 0.9, 1.6, 1.4, 1.2, 1.0, 1.0])
-    assert rows_factor(timed, np.array(rows, float)) == pytest.approx([rows_factor(timed, m) for m in rows])
-    machine = read_machine(str(DOCS / "llama-100m.json"))
-    clocks = [
-        measured_model.clock_with(load_model(LLAMA), "float32", machine, reached)
-        for reached in (replace(timed, rows=()), timed)
-    ]
-    for sequences, factor in ((2, 1.6), (4, 1.4)):
-        plain, known = (
-            {part.name: (part.kind, part.seconds) for part in clock.timed(Step(sequences, 100))}
-            for clock in clocks
-        )
-        for name, (kind, seconds) in plain.items():
-            times = factor if kind == "matmul" else 1
-            assert known[name][1] == pytest.approx(times * seconds)

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import kvplan
+from kvplan.errors import BadInput, shown
 from kvplan.faces import options, output
 
 
 def _of(name: str, help: str, metavar: str | None = None, *, model: bool = False) -> Any:
     panel = "a model that is run here" if model else "the machine"
     return typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, show_default=False)
+
+
+def can_keep(name: str) -> str:
+    """Refuse, before anything is timed, a file that cannot be written or that --gpu would not read."""
+    if not name:
+        return name
+    if not name.lower().endswith(".json"):
+        raise BadInput(
+            f"--save: {shown(name)} does not end in .json, as --gpu FILE.json must; name one that does"
+        )
+    file = Path(name)
+    try:
+        if file.is_dir():
+            raise BadInput(f"--save: {shown(name)} is a folder; name a file, such as here.json")
+        if not file.parent.is_dir():
+            raise BadInput(f"--save: the folder {shown(str(file.parent))} is not there; make it first")
+        part = file.with_name(f".{file.name}.{os.getpid()}")  # what output.save writes first
+        part.touch()
+        part.unlink()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"--save: {shown(name)} cannot be written: {why}") from None
+    return name
 
 
 def measure(
@@ -40,20 +66,40 @@ def measure(
     plot: options.Plot = "",
     save: Annotated[
         str,
-        typer.Option("--save", metavar="FILE.json", help="keep it, for --gpu FILE.json", show_default=False),
+        typer.Option(
+            "--save",
+            metavar="FILE.json",
+            help="keep it, for --gpu FILE.json",
+            show_default=False,
+            callback=can_keep,
+        ),
     ] = "",
     check: Annotated[
         bool, typer.Option("--check", help="exit 1 when a cache or a decode step disagrees")
     ] = False,
 ) -> None:
     """Time this machine, and a real model on it, beside what kvplan says; --gpu reads what is kept."""
+    if plot and not model:
+        raise BadInput("--plot: draws the steps of a model; give --model")
     answer = kvplan.measure(**output.asked(), report=_told)
     output.draw(plot, answer, "measure")
     output.save(save, answer)
     output.show(answer, "measure", as_json, "", {})
-    verdict = answer["verdict"]
-    if check and verdict and not (verdict["cache_agrees"] and verdict["decode"]["agrees"]):
+    if check and not passes(answer["verdict"]):
         raise typer.Exit(1)
+
+
+def passes(verdict: dict[str, Any] | None) -> bool:
+    """Whether --check passes: something was tested, and agrees. Says so where nothing was."""
+    if verdict is None:
+        _told("--check: no model was run, so nothing was tested; give --model")
+        return False
+    if not verdict["decode"]["points"]:
+        _told(
+            "--check: all decode steps were fitted on, so none was tested; give more of --batch or --context"
+        )
+        return False
+    return bool(verdict["cache_agrees"] and verdict["decode"]["agrees"])
 
 
 def _told(what: str) -> None:

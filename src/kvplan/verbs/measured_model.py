@@ -114,7 +114,7 @@ def beside(rows: Sequence[dict[str, Any]], machine: Clock, after: Clock) -> list
 
 
 def verdict(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How the rows that were kept apart came out; None where there are none."""
+    """How the rows that were kept apart came out; None, `agrees` too, where there are none."""
     apart = [row for row in rows if not row["fitted"]]
     errors = [abs(row["relative_error"]) for row in apart]
     return {
@@ -123,7 +123,7 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "mean_relative_error": sum(errors) / len(errors) if errors else None,
         "above_floor": all(row["seconds"] >= row["lower_bound_seconds"] for row in rows),
         "tolerance": TOLERANCE,
-        "agrees": all(error <= TOLERANCE for error in errors),
+        "agrees": all(error <= TOLERANCE for error in errors) if errors else None,
     }
 
 
