@@ -136,7 +136,7 @@ def not_calibrated(d: Deployment) -> list[str]:
     rest = f"products are as timed in {format}, the rest as in {was}" if timed else f"all is as in {was}"
     again = f"; kvplan measure --model --dtype {format} calibrates it" if format in PEAKS else ""
     return [
-        f"--gpu: the machine was calibrated in {was} and weights are {format}: {rest}; attention may be "
+        f"--gpu: the machine was calibrated in {was} and weights are {format}: {rest}; times may be "
         f"several times off, and intervals are those of machines that were not calibrated{again}"
     ]
 
