@@ -169,7 +169,7 @@ CASES = {
     "llama.cpp: the caches": Failed(
         f"{LLAMA}{allocating(16384)}alloc_tensor_range: failed to allocate CUDA0 buffer of size 17179869184\n"
         "llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache\n",
-        {}, "cache_allocation", "making the context", 16, (22994 - 7605.33) / 1024, "--ctx-size", 71168,
+        {}, "cache_allocation", "making the context", 16, (22994 - 7605.33) / 1024, "--ctx-size", 114944,
     ),
     "llama.cpp: the weights": Failed(
         f"{LLAMA_HEAD}{allocating(40184)}llama_model_load: error loading model: unable to allocate CUDA0 buffer\n"
@@ -179,7 +179,7 @@ CASES = {
     "llama.cpp: the compute buffers": Failed(
         f"{LLAMA}{allocating(9000)}ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 9437184000\n"
         "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers\n",
-        {}, "compute_allocation", "making the context", 9000 / 1024, (22994 - 7605.33) / 1024, "--ctx-size", 71168,
+        {}, "compute_allocation", "making the context", 9000 / 1024, (22994 - 7605.33) / 1024, "--ctx-size", 67840,
     ),
     "llama.cpp: Vulkan": Failed(
         f"{LLAMA}ggml_vulkan: Device memory allocation of size 17179869184 failed.\n",
@@ -188,7 +188,7 @@ CASES = {
     "ollama: the host": Failed(
         f"{OLLAMA}{LLAMA}time=2026-03-04T10:00:00.000Z level=INFO source=sched.go:448 msg=\"Load failed\" error=\"model "
         "requires more system memory (21.3 GiB) than is available (15.2 GiB)\"\n",
-        {}, "host_memory", "making the context", 21.3, 15.2, "--ctx-size", 71168,
+        {}, "host_memory", "making the context", 21.3, 15.2, "--ctx-size", None,
     ),
 }  # fmt: skip
 
@@ -217,7 +217,7 @@ MORE = {
         f"{LLAMA.replace('CUDA0', 'Metal')}ggml_backend_metal_buffer_type_alloc_buffer: error: failed to allocate "
         "buffer, size = 16384.00 MiB\nllama_init_from_model: failed to initialize the context: failed to allocate "
         "buffer for kv cache\n",
-        {}, "cache_allocation", "making the context", 16, (22994 - 7605.33) / 1024, "--ctx-size", 71168,
+        {}, "cache_allocation", "making the context", 16, (22994 - 7605.33) / 1024, "--ctx-size", 114944,
     ),
     "llama.cpp: the host": Failed(
         f"{LLAMA}ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 17179869184\n"

@@ -26,7 +26,7 @@ def test_a_failure_says_what_was_needed_what_was_there_and_what_fixes_it(case: F
         assert abs(found["short_bytes"] - max(0, found["needed_bytes"] - found["available_bytes"])) <= 1
     row = next(row for row in found["fixes"] if row["flag"] == case.flag)
     assert row["value"] == case.value
-    assert row["fits"] is (case.value is not None)
+    assert bool(row["fits"]) is (case.value is not None)
     assert found["says"]
     assert case.text.splitlines()[found["line"] - 1]
 
@@ -208,3 +208,43 @@ def test_a_sentence_of_what_was_full_reads_as_one() -> None:
 def test_what_the_host_had_no_room_for_is_not_set_against_a_device() -> None:
     found = verified(MORE["llama.cpp: the host"].text)["failure"]
     assert "found no room on the host" in found["says"]
+
+
+def fixes_of(name: str, **more: Any) -> dict[str, dict[str, Any]]:
+    case = {**CASES, **MORE}[name]
+    words = {**case.words, **more}
+    return {r["flag"]: r for r in verified(case.text, words.pop("model", None), **words)["failure"]["fixes"]}
+
+
+def test_what_others_hold_is_in_the_plan_that_judges_a_fix() -> None:
+    assert not any(row["fits"] for row in fixes_of("vllm: several processes").values())
+
+
+def test_a_fix_changes_what_was_too_large() -> None:
+    """Neither the cache's format nor its share, nor a length, is what a forward pass or the weights take."""
+    for name in ("vllm: the weights are too large", "vllm: a step is too large"):
+        other = {"--kv-cache-dtype", "--gpu-memory-utilization", "--max-model-len"}
+        assert not other & fixes_of(name).keys()
+
+
+def test_no_fix_is_the_setting_that_ran() -> None:
+    for case in (*CASES.values(), *MORE.values()):
+        words = dict(case.words)
+        answer = verified(case.text, words.pop("model", None), **words)
+        ran = {f"--{k.replace('_', '-')}": v for k, v in answer["observed"]["settings"].items()}
+        for row in answer["failure"]["fixes"]:
+            assert row["value"] is None or row["value"] != ran.get(row["flag"])
+
+
+def test_what_frees_a_buffer_of_llama_cpp_frees_what_was_short() -> None:
+    """16 GiB of caches, of 128 KiB a token, and their compute buffer in 15.03 GiB."""
+    rows = fixes_of("llama.cpp: the caches")
+    left = (22994 - 7605.33) * 2**20
+    assert rows["--ctx-size"]["value"] * 131072 < left < (rows["--ctx-size"]["value"] + 16384) * 131072
+    assert rows["--cache-type-k and --cache-type-v"]["value"] == "q8_0"
+
+
+def test_what_the_plan_cannot_judge_is_not_known() -> None:
+    assert {row["fits"] for row in fixes_of("ollama: the host").values()} == {None}
+    assert fixes_of("vllm: graphs")["--enforce-eager"]["fits"] is None
+    assert {row["fits"] for row in fixes_of("vllm: in words that no form knows").values()} == {None}

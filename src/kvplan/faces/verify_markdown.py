@@ -49,7 +49,7 @@ def _failure(failure: dict[str, Any]) -> list[str]:
         lines = ["| flag | enough | note |", "|---|---|---|"]
         for row in failure["fixes"]:
             flag = f"`{_code(words.change(row))}`"
-            lines.append(f"| {flag} | {'yes' if row['fits'] else 'no'} | {_text(row['note'])} |")
+            lines.append(f"| {flag} | {words.enough(row)} | {_text(row['note'])} |")
         parts.append("\n".join(lines))
     if failure["short_bytes"]:
         parts.append(f"short by {bytes_text(failure['short_bytes'])}")

@@ -65,7 +65,7 @@ def _failure(out: Console, failure: dict[str, Any]) -> None:
     out.print(Text("what fixes it, one at a time", style="bold"))
     table = Table.grid(padding=(0, 2), pad_edge=False)
     for row in failure["fixes"]:
-        enough = Text("enough") if row["fits"] else Text("not enough", style="dim")
+        enough = Text(words.enough(row), style="" if row["fits"] else "dim")
         table.add_row(Text(words.change(row), style="bold"), enough, Text(row["note"], style="dim"))
     out.print(table)
 

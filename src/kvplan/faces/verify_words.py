@@ -81,6 +81,11 @@ def change(row: dict[str, Any]) -> str:
     return f"--no-{flag.removeprefix('--')}" if value is False else f"{flag} {value}"
 
 
+def enough(row: dict[str, Any]) -> str:
+    """Whether a change is enough."""
+    return "not known" if row["fits"] is None else "enough" if row["fits"] else "not enough"
+
+
 def to_do(row: dict[str, Any]) -> str:
     """The same as a change to the plan: without a value the flag is left out."""
     return f"leave out {row['flag']}" if row["value"] is None else change(row)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvplan.engines.budget import memory_of
-from kvplan.engines.registry import capacity_of
+from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
 from kvplan.figure import bare, value_of
 from kvplan.units import bytes_text
 from kvplan.verbs.verify_deployment import Case
@@ -30,6 +30,7 @@ from kvplan.verbs.verify_fixes import (
     with_less_work,
 )
 from kvplan.verbs.verify_outcome import Compared
+from kvplan.verbs.verify_relief import lighter, smaller
 
 NOT_MEMORY = ("stopped", "other", "freed_meanwhile")
 
@@ -135,13 +136,15 @@ def _out_of_memory(at: Failed) -> Told:
     rows: list[dict[str, Any]]
     if at.failure.when == "running" or "graphs" in at.failure.phase or "warming" in at.failure.phase:
         rows = lower_share(at, at.short)
+    elif at.case.observed.engine in CONTEXT_DECIDES:
+        rows = ways(at)
     elif "weights" in at.failure.phase:
-        rows = ways(at, weights=True)
+        rows = lighter(at, ("weight_bytes",), None)
         says = f"{says}; {_weights(at)}"
     elif "cache" in at.failure.phase:
         rows = lower_share(at, at.short)
     else:
-        rows = [*with_less_work(at), *ways(at)]
+        rows = [*with_less_work(at), *lighter(at, ("weight_bytes", "activation_bytes"), at.short)]
     return Told(tried, free, says, rows, held_by_others(at.failure))
 
 
@@ -163,7 +166,10 @@ def _weights(at: Failed) -> str:
 def _host(at: Failed) -> Told:
     needed, free = at.failure.value("needed_bytes"), at.failure.value("free_bytes")
     says = f"{_size(needed)} of host memory are needed and {_size(free)} are free"
-    return Told(needed, free, says, ways(at))
+    d = at.planned
+    if d is None or d.setup.engine != "llama.cpp" or needed is None or free is None:
+        return Told(needed, free, says)
+    return Told(needed, free, says, smaller(at, d, needed - free, host=True))
 
 
 def _other(at: Failed) -> Told:

@@ -15,8 +15,10 @@ from kvplan.figure import bare, value_of
 from kvplan.units import bytes_text
 from kvplan.verbs.deploy import with_flags
 from kvplan.verbs.verify_fixes import Failed, Told, fits, lower_share, others, row, share_in_force, sure, ways
+from kvplan.verbs.verify_relief import smaller
 
 _MORE = 1.05  # weights that are so many times the plan's are of another quantisation
+_SHAPED = ("cache_allocation", "compute_allocation")
 _WHAT = {
     "weights_allocation": "the weights",
     "cache_allocation": "the caches of the context",
@@ -43,7 +45,7 @@ def static_share(at: Failed) -> Told:
         f"--mem-fraction-static {share:g}, {kept} of it are kept for activations and graphs, and "
         f"{bytes_text(round(left))} is left for the cache"
     )
-    rows = [*_least_share(d, (after, before), one), *_more(at)]
+    rows = [*_least_share(d, (after, before), one), *_more(at, max(0, round(left)) or None)]
     return Told(one, left, says, rows)
 
 
@@ -66,8 +68,8 @@ def _one_sequence(d: Deployment) -> float | None:
     return pool / tokens * length if tokens else None
 
 
-def _more(at: Failed) -> list[dict[str, Any]]:
-    return [r for r in ways(at) if r["flag"] != "--mem-fraction-static"]
+def _more(at: Failed, pool: int | None) -> list[dict[str, Any]]:
+    return [r for r in ways(at, pool=pool) if r["flag"] != "--mem-fraction-static"]
 
 
 def graphs(at: Failed) -> Told:
@@ -151,12 +153,29 @@ def llama_allocation(at: Failed) -> Told:
     size = f" of {bytes_text(round(tried))}" if tried is not None else ""
     had = f"; {bytes_text(round(free))} were left there" if free is not None else ""
     says = f"{_WHAT[at.failure.kind]}{size} found no room on {device}{had}"
-    rows = [] if d is None or d.memory_bytes is None else ways(at)
-    if d is not None and at.failure.kind == "weights_allocation" and tried is not None and free is not None:
+    if d is None or tried is None or device.lower().startswith(("cpu", "host", "the host")):
+        return Told(tried, free, says, ways(at) if d is not None and tried is None else [])
+    return Told(tried, free, says, _of_device(at, d, tried, free))
+
+
+def _of_device(at: Failed, d: Deployment, tried: float, free: float | None) -> list[dict[str, Any]]:
+    """What makes room for such a buffer on the device."""
+    rows = [] if d.memory_bytes is None else ways(at)
+    if at.failure.kind in _SHAPED and free is not None:
+        short = tried - free + _to_come(at, d)
+        rows = smaller(at, d, short, host=False) if short > 0 else rows
+    if at.failure.kind == "weights_allocation" and free is not None:
         rows = _fewer_layers(d, tried, free) or rows
-    if not rows and d is not None and tried is not None:
-        rows = _smaller_context(d)
-    return Told(tried, free, says, rows)
+    return rows or _smaller_context(d)
+
+
+def _to_come(at: Failed, d: Deployment) -> float:
+    """What the load puts on the device beside what is counted: compute buffers, or caches no line shows."""
+    on = [p for p in placed_on(d) if p.device != HOST]
+    if at.failure.kind == "cache_allocation":
+        return max((p.compute.high for p in on), default=0)
+    shown = any(name.startswith("kv_buffer_bytes ") for name in at.case.observed.figures)
+    return 0.0 if shown else max((p.cache_bytes for p in on), default=0)
 
 
 def _fewer_layers(d: Deployment, tried: float, free: float) -> list[dict[str, Any]]:

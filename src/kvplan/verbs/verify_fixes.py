@@ -14,6 +14,7 @@ from kvplan.figure import bare
 from kvplan.observe.observed import Failure
 from kvplan.units import bytes_text
 from kvplan.verbs.deploy import with_flags, with_quantization
+from kvplan.verbs.verdict import LENGTHS
 from kvplan.verbs.verify_deployment import Case
 from kvplan.verbs.verify_outcome import Compared
 from kvplan.verbs.verify_vllm import held_pool, requested_of, share_of
@@ -65,8 +66,8 @@ class Failed:
         return self.case.observed.value(name)
 
 
-def row(flag: str, value: Any, fits: bool, note: str) -> dict[str, Any]:
-    """One change: its flag as it is typed, its value, whether it is enough, and what it takes."""
+def row(flag: str, value: Any, fits: bool | None, note: str) -> dict[str, Any]:
+    """One change: its flag as typed, its value, whether it is enough (None: not known), what it takes."""
     return {"flag": flag, "value": value, "fits": fits, "note": note}
 
 
@@ -75,21 +76,55 @@ def sure(flag: str, value: Any, note: str) -> dict[str, Any]:
     return row(flag, value, True, note)
 
 
-def ways(at: Failed, d: Deployment | None = None, weights: bool = False) -> list[dict[str, Any]]:
+def ways(
+    at: Failed, d: Deployment | None = None, weights: bool = False, pool: int | None = None
+) -> list[dict[str, Any]]:
     """Rows of `ways_back` for a deployment, else for the one that was measured.
 
-    More ranks of the latter are judged from the plan, and left out where there is none and a rank's pool, as
-    it was, is too small: it would grow.
+    Lengths and narrower caches are of the `pool` that the log has, where it is given or known. More ranks of
+    the one that was measured are judged from the plan, and left out where there is none and a rank's pool, as
+    it was, is too small: it would grow. Where it starts by the plan as it is, what helps is not known.
     """
     planned = at.planned
     base = d or calibrated(at.case, planned) or planned or at.compared.measured
+    if base is None and pool:
+        base = at.case.attempt(pool)
     if base is None:
         return []
+    if fits(base):
+        return [_not_told(r) for r in ways_back(base, 1) if r["fits"] and _changes(base, r)]
     rows = ways_back(base, 1)
     if d is None and base is not planned:
         kept = [r for r in rows if r["flag"] != "--tp"]
         rows = [*kept, *(more_ranks(planned, 1) if planned is not None else _at_most(rows))]
+    if d is None:
+        rows = _in_pool(at, rows, pool)
     return [*_narrower_weights(planned), *rows] if weights else rows
+
+
+def _in_pool(at: Failed, rows: list[dict[str, Any]], pool: int | None) -> list[dict[str, Any]]:
+    """The same, with those on the cache's shape judged in the very bytes that the log left for it."""
+    if pool is None and at.case.observed.engine == "vllm":
+        said = held_pool(at.case, at.planned)
+        pool = round(said.value) if said is not None and said.value >= 1 else None
+    pinned = at.case.attempt(pool) if pool else None
+    if pinned is None or fits(pinned):
+        return rows
+    flags = [f"--{name.replace('_', '-')}" for name in LENGTHS.values()]
+    inside = {r["flag"]: r for r in ways_back(pinned, 1) if r["flag"] in (*flags, "--kv-cache-dtype")}
+    return [inside.get(r["flag"], r) for r in rows]
+
+
+def _changes(d: Deployment, r: dict[str, Any]) -> bool:
+    """Whether a row's value is another than the one that ran."""
+    if r["flag"].removeprefix("--").replace("-", "_") in LENGTHS.values():
+        return bool(r["value"] != d.max_model_len)
+    return True
+
+
+def _not_told(r: dict[str, Any]) -> dict[str, Any]:
+    """A change that a plan which starts as it is cannot judge."""
+    return {**r, "value": None, "fits": None, "note": "not known: by the plan it starts as it is"}
 
 
 def _at_most(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -181,10 +216,10 @@ def lower_share(at: Failed, short: float | None) -> list[dict[str, Any]]:
     rows = [row(_option(flag), lower if ok else None, ok, note)]
     if d.setup.engine == "vllm" and not d.setup.flags.get("enforce_eager"):
         graphs = profiled_ends(d)["graph_bytes"][0]
-        enough = graphs > 0 and (short is None or graphs >= short)
+        enough = (short is None or graphs >= short) if graphs > 0 else None
         size = f"about {bytes_text(graphs)} less" if graphs else "how much they take is not known"
         note = f"no graphs: {size}, and slower decoding"
-        rows.append(row("--enforce-eager", True if enough else None, enough, note))
+        rows.append(row("--enforce-eager", None if enough is False else True, enough, note))
     return rows
 
 
