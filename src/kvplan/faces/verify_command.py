@@ -66,7 +66,9 @@ def verify(
     markdown: Annotated[bool, typer.Option("--markdown", help="a report to paste into an issue")] = False,
     explain: options.Explain = "",
     save: options.Save = "",
-    check: Annotated[bool, typer.Option("--check", help="exit 1 when a figure disagrees, or the start failed")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="exit 1 when a figure disagrees, or the start failed")
+    ] = False,
     **rest: Any,
 ) -> None:
     """Predicted beside reported for every figure of a log or a server; what explains and fixes the rest."""

@@ -102,7 +102,11 @@ def _allowed(row: dict[str, Any]) -> str:
     wide = row["tolerance"] is not None and row["tolerance"] > _WIDE
     if not wide or row.get("low") is None:
         return _tolerance(row["tolerance"])
-    return " to ".join(shown(round(row[end]), row["unit"]) for end in ("low", "high"))
+    return " to ".join(shown(_whole(row[end], row["unit"]), row["unit"]) for end in ("low", "high"))
+
+
+def _whole(value: float, unit: str) -> float:
+    return value if unit == "s" else round(value)
 
 
 def _tolerance(value: float | None) -> str:

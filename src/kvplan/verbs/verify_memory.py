@@ -22,6 +22,7 @@ _POOLS = ("kv_pool_bytes", "kv_tokens_from_flags")
 _CONTEXT = 1.5 * _GIB  # a device's own context and a process group: not another process
 _LEAST = 0.05 * _GIB
 _MOST_NAMED = 3
+_LEAST_SHARE = 0.01
 
 
 def memory_reasons(case: Case, compared: Compared, bad: Sequence[Check]) -> list[dict[str, Any]]:
@@ -132,7 +133,7 @@ def _as_on_another(case: Case, d: Deployment, pool: Said, names: list[str]) -> l
     """The device, or the share of it, on which the pool would be as printed: where the log has neither."""
     ours, share, has = memory_of(d, bare)["kv_pool_bytes"], share_of(d), d.memory_bytes
     stated = {"accelerator_bytes", "requested_bytes"} & set(case.observed.figures)
-    if ours is None or not has or stated:
+    if ours is None or not has or stated or share < _LEAST_SHARE:
         return []
     other = requested_of(d) + pool.value - ours
     so = f"; or --gpu-memory-utilization {other / has:.2f}, not {share:g}" if 0 < other < has else ""
