@@ -12,11 +12,11 @@ from kvplan.verbs.deploy import Split, deployment
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted, pasted, settings
 
-_RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
+RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
 _NAMED = ("dtype", "quantization", "kv_cache_dtype")
 MEASURED = ("weights_memory", "activation_memory", "graph_memory", "kv_cache_memory_bytes")
 _OTHERS = ("gpu", "engine", "engine_version", "gpu_memory", "memory_in_use", "link", "command")
-WORDS = (*_OTHERS, *_RANKS, *_NAMED, *MEASURED)  # kvplan's own; all other settings are the engine's flags
+WORDS = (*_OTHERS, *RANKS, *_NAMED, *MEASURED)  # kvplan's own; all other settings are the engine's flags
 
 
 def stated(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def deployed(
         gpu=given.get("gpu"),
         engine=engine,
         engine_version=given.get("engine_version") or read.version,
-        split=Split(**{**read.split, **_only(_RANKS, given)}),
+        split=Split(**{**read.split, **_only(RANKS, given)}),
         **{**read.named, **_only(_NAMED, given)},
         gpu_memory=given.get("gpu_memory"),
         memory_in_use=given.get("memory_in_use"),

@@ -20,9 +20,11 @@ from kvplan.model.tensors import TensorList
 from kvplan.observe.names import built_in, model_name
 from kvplan.observe.observed import Observed
 from kvplan.units import parse_bytes
-from kvplan.verbs.described import MEASURED, WORDS, deployed
+from kvplan.verbs.check import whole
+from kvplan.verbs.described import MEASURED, RANKS, WORDS, deployed
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted, pasted
+from kvplan.verbs.size import MAX_TP
 
 _DEVICE = ("gpu", "gpu_memory", "memory_in_use")
 _ABOUT = ("engine", "link", "command", "launcher")  # words that are no setting of the start
@@ -92,6 +94,9 @@ def given_of(
 
 def _check_words(words: Mapping[str, Any], engine: str) -> None:
     """Refuse at once what names nothing, whatever the log says."""
+    for name in RANKS:
+        if words.get(name) is not None:
+            whole(f"--{name.replace('_', '-')}", words[name], 1, MAX_TP)
     gpu, version = words.get("gpu"), words.get("engine_version")
     if gpu is not None and str(gpu).strip().lower() != "cpu":
         find_accelerator(str(gpu))
