@@ -211,7 +211,7 @@ MORE = {
     "llama.cpp: the driver": Failed(
         f"{LLAMA}CUDA error: out of memory\n  current device: 0, in function alloc at ggml-cuda.cu:503\n"
         "  cuMemCreate(&handle, reserve_size, &prop, 0)\nggml-cuda.cu:88: CUDA error\n",
-        {}, "out_of_memory", "making the context", None, None, "--ctx-size", 71168,
+        {}, "out_of_memory", "making the context", None, None,
     ),
     "llama.cpp: Metal": Failed(
         f"{LLAMA.replace('CUDA0', 'Metal')}ggml_backend_metal_buffer_type_alloc_buffer: error: failed to allocate "
@@ -227,7 +227,7 @@ MORE = {
     "ollama: the layout": Failed(
         f"{OLLAMA}{LLAMA}time=2026-03-04T10:00:00.000Z level=INFO source=sched.go:448 msg=\"Load failed\" "
         "error=\"memory layout cannot be allocated with num_gpu = 33\"\n",
-        {}, "layout_allocation", "making the context", None, 22994 / 1024, "--ctx-size", 71168,
+        {}, "layout_allocation", "making the context", None, 22994 / 1024,
     ),
     "vllm: the driver": Failed(
         f"{vllm()}{LOADED}{ERROR}RuntimeError: CUDA driver error: out of memory\n",

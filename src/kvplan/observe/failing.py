@@ -19,6 +19,8 @@ _PHASES = {
     "one_request_too_long": "making the cache",
     "warm_up": "warming up the sampler",
 }
+# An error that tells of another's.
+_OF_OTHERS = re.compile(r"EngineCore|Engine core initialization failed")
 # An error of no form that is a lack of memory all the same.
 _FULL = re.compile(r"out of memory|OutOfMemory|OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE)
 
@@ -107,7 +109,7 @@ def _own_process(figures: dict[str, Said], beside: list[Hit]) -> Said | None:
 def _untold(startup: StartUp, hit: Hit, ready: int | None, phase_at: dict[str, str]) -> Failure:
     """A stop that no form explains: the last error before the engine gave up, and whether it names memory."""
     errors = [e for e in startup.hits if e.form.about == "error" and e.line <= hit.line + _BESIDE]
-    own = [e for e in errors if "EngineCore" not in str(e.values.get("error"))] or errors
+    own = [e for e in errors if not _OF_OTHERS.search(str(e.values.get("error")))] or errors
     last = own[-1] if own else hit
     text = str(last.values.get("error") or _shortened(hit))
     when = "running" if ready is not None and hit.line > ready else "start-up"

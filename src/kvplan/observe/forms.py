@@ -56,6 +56,11 @@ class Form:
     seen: str = ""
     source: str = ""
 
+    @property
+    def tells_failure(self) -> bool:
+        """Whether it belongs to a failure: the line that says it, or one that stands beside it."""
+        return self.marks == "failure" or self.about in ("failure", "error")
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -88,6 +93,16 @@ def forms() -> tuple[Form, ...]:
 def forms_of(found: tuple[bytes, ...]) -> tuple[Form, ...]:
     """The forms to try on a line that holds these of `words()`."""
     return tuple(form for form in forms() if any(word in form.words.encode() for word in found))
+
+
+@functools.lru_cache(maxsize=1024)
+def _else_words(found: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return tuple(form.words.encode() for form in forms_of(found) if not form.tells_failure)
+
+
+def only_failures(raw: bytes, found: tuple[bytes, ...]) -> bool:
+    """Whether a line, which holds these of `words()`, can only tell of a failure."""
+    return not any(word in raw for word in _else_words(found))
 
 
 @functools.cache

@@ -6,15 +6,16 @@ cache, or failed to. What is kept of it is bounded, whatever the log holds.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kvplan.observe.forms import ANY, Form, Said, Value
-from kvplan.observe.text import NO_RANK, Rank
+from kvplan.observe.text import NO_RANK, Processes, Rank
 
 _MOST_HITS = 20_000
-_MOST_FAILURES = 200
+_MOST_FAILURES = 200  # before the engine is ready, and after
+_LAST_FAILURES = 100  # kept beside the first
 _MOST_TEXT = 1 << 19  # characters of arguments kept of one start-up
 
 
@@ -27,6 +28,7 @@ class Hit:
     rank: Rank
     line: int
     text: str = ""
+    process: tuple[str, str] = ("", "")
 
 
 @dataclass(slots=True)
@@ -48,8 +50,11 @@ class StartUp:
     ready: bool = False
     last_line: int = 0
     left_out: int = 0
+    processes: Processes = field(default_factory=Processes)
     _text: int = 0
     _failures: int = 0
+    _was_ready: bool = False
+    _latest: deque[Hit] = field(default_factory=lambda: deque(maxlen=_LAST_FAILURES))
 
     @property
     def engine(self) -> str:
@@ -77,13 +82,18 @@ class StartUp:
         form = hit.form
         self.last_line = hit.line
         self.engines[form.engine] += 1
+        if hit.process[0]:
+            self.processes.see(*hit.process)
         if form.opens is not None:
             self._open(hit)
         if form.marks == "ready":
             self.ready = self.ready or bool(self.measured or self.complete)
-        elif form.marks == "failure" or form.about in ("failure", "error"):
+            self._failures = self._failures if self._was_ready else 0
+            self._was_ready = True
+        elif form.tells_failure:
             self._failures += 1
-            if self._failures > _MOST_FAILURES:
+            if self.is_full:
+                self._latest.append(hit)
                 return
             self.complete = self.complete or form.marks == "failure"
         elif form.about in ("figure", "model", "context", "fit"):
@@ -92,6 +102,17 @@ class StartUp:
             self.complete = True
         self._llama(hit)
         self._keep(hit)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough failures are known: of further ones only the last are kept."""
+        return self._failures > _MOST_FAILURES
+
+    def close(self) -> StartUp:
+        """With the last failures in their places, once there are no more lines."""
+        self.hits = sorted([*self.hits, *self._latest], key=lambda hit: hit.line)
+        self._latest.clear()
+        return self
 
     def _open(self, hit: Hit) -> None:
         self.opened_by = hit.form.engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _KEYS = ("log", "message", "MESSAGE", "msg", "body", "text", "textPayload")
@@ -19,6 +19,9 @@ _SERVICE = re.compile(
     r"|\w{3} [ \d]\d \d\d:\d\d:\d\d \S{1,100} (?P<unit>[\w.@-]{1,100})(?:\[\d+\])?: )"
 )
 _MOST_JSON = 1 << 17
+_ONE_EACH = re.compile(r"EngineCore(?:_(?:DP)?\d{1,5})?|APIServer")  # of a server
+_MOST_ROLES = 64
+_MOST_PIDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,55 @@ def rank_of(before: str) -> Rank:
     if found is not None:
         return Rank(tp=int(found["rank"] or found["mpi"]))
     return NO_RANK
+
+
+def process_of(before: str) -> tuple[str, str]:
+    """The role and the id of the process that a prefix of vLLM's names; empty where there is none."""
+    found = _last(_VLLM, before)
+    if found is None:
+        return "", ""
+    return found["name"] + (f" rank={found['rank']}" if found["rank"] else ""), found["pid"]
+
+
+@dataclass(slots=True)
+class Processes:
+    """Who wrote the lines of one start-up: the process ids of each role, in the order in which they were met.
+
+    `mixed`: roles that one server has once, of which an earlier process came back after another.
+    """
+
+    roles: dict[str, list[str]] = field(default_factory=dict)
+    mixed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _last: dict[str, str] = field(default_factory=dict)
+
+    def see(self, role: str, pid: str) -> None:
+        """Take in who wrote a line."""
+        last = self._last.get(role)
+        if last == pid or (last is None and len(self.roles) >= _MOST_ROLES):
+            return
+        pids = self.roles.setdefault(role, [])
+        if last is not None and pid in pids and _ONE_EACH.fullmatch(role):
+            self.mixed.setdefault(role, (pid, last))
+        if pid not in pids and len(pids) < _MOST_PIDS:
+            pids.append(pid)
+        self._last[role] = pid
+
+    def said(self) -> str:
+        """Which processes took turns, the engine's before the API server's, and who else is there twice."""
+        role = max(self.mixed, key=lambda name: name.startswith("EngineCore"))
+        first, second = self.mixed[role]
+        others = [
+            f"{name} pid={' and '.join(pids)}"
+            for name, pids in self.roles.items()
+            if name != role and len(pids) > 1
+        ]
+        also = f" (so do {', '.join(others[:4])})" if others else ""
+        return f"({role} pid={first}) and ({role} pid={second}) take turns{also}"
+
+    def one(self) -> str:
+        """A process id of one of the servers."""
+        role = max(self.mixed, key=lambda name: name.startswith("EngineCore"))
+        return self.mixed[role][0]
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
