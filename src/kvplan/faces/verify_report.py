@@ -51,7 +51,9 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 def _failure(out: Console, failure: dict[str, Any]) -> None:
     out.print()
-    where = f"line {failure['line']:,}" + (f", while {failure['phase']}" if failure["phase"] else "")
+    phase = failure["phase"]
+    at = "" if not phase else f", during {phase}" if phase.startswith("the ") else f", while {phase}"
+    where = f"line {failure['line']:,}{at}"
     when = "the start-up failed" if failure["when"] == "start-up" else "it failed while it ran"
     out.print(Text(f"{when} ({where})", style="bold red"))
     _wrapped(out, failure["text"])
