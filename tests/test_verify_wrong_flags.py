@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -54,6 +55,36 @@ def test_a_flag_that_did_not_run_is_named_with_what_did(name: str) -> None:
     put = {flag.removeprefix("--").replace("-", "_"): value for flag, value in changes}
     again = verified((RUNS / f"{log}.log").read_bytes(), model_of(log), **{**flags, **put})
     assert again["agrees"]
+
+
+PAIRED: dict[str, dict[str, Any]] = {
+    GEMMA: {
+        "ctx_size": 6144, "parallel": 2, "batch_size": 512, "ubatch_size": 128, "cache_type_k": "q8_0",
+        "cache_type_v": "q4_0", "swa_full": True, "kv_unified": True, "gpu": "rtx4090",
+        "engine_version": "b6000",
+    },
+    VLLM: {
+        "block_size": 64, "max_model_len": 1000, "num_gpu_blocks_override": 77,
+        "enable_prefix_caching": False,
+        "kv_cache_dtype": "fp8", "tp": 2, "max_num_batched_tokens": 512, "gpu": "h100",
+        "gpu_memory_utilization": 0.5, "dtype": "float32", "engine_version": "0.11.0", "pp": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log", PAIRED)
+def test_what_is_advised_of_any_two_wrong_flags_leads_back_to_agreement(log: str) -> None:
+    text = (RUNS / f"{log}.log").read_bytes()
+    for pair in itertools.combinations(PAIRED[log], 2):
+        flags = {name: PAIRED[log][name] for name in pair}
+        for _ in range(3):
+            answer = verified(text, model_of(log), **flags)
+            if answer["agrees"]:
+                break
+            assert answer["changes"], pair
+            put = {r["flag"].removeprefix("--").replace("-", "_"): r["value"] for r in answer["changes"]}
+            flags = {name: value for name, value in {**flags, **put}.items() if value is not None}
+        assert answer["agrees"], pair
 
 
 def test_a_batch_that_the_engine_caps_is_no_wrong_flag() -> None:
