@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+import os
+import random
 import resource
 import socket
 import time
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +20,10 @@ import pytest
 import fake_server as fake
 import kvplan
 from kvplan.errors import BadInput, KvplanError, Unreachable
+from kvplan.faces.cli import main
 from kvplan.observe.address import Secrets, address_of, headers_of, said
 from kvplan.observe.http import Client, Limits, run
+from kvplan.observe.packed import Gzip
 
 LIMITS = Limits(seconds=0.6, all_seconds=3.0, most_bytes=1 << 20)
 SLACK = 5.0  # of a loaded machine, in seconds
@@ -273,3 +282,159 @@ def test_a_password_with_marks_of_an_address_is_never_shown(secret: str) -> None
             kvplan.verify("llama-3.1-8b", gpu="h100", **words)
         assert "SEC" not in str(caught.value)
         assert "RET" not in str(caught.value)
+
+
+def test_a_body_of_several_packed_members_is_read_to_its_end() -> None:
+    lines = [f"vllm:num_requests_running {i}\n".encode() * 100 for i in range(5)]
+    body = b"".join(gzip.compress(line) for line in lines)
+
+    def in_pieces(size: int) -> fake.Answer:
+        def answer(handler: fake.Handler) -> None:
+            handler.begin(Content_Encoding="gzip")
+            for at in range(0, len(body), size):
+                handler.wfile.write(body[at : at + size])
+                handler.wfile.flush()
+
+        return answer
+
+    for size in (len(body), 1, 7):
+        with fake.serving(metrics=in_pieces(size)) as server:
+            assert client(server.url).get("/metrics").text.encode() == b"".join(lines)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1 << 20])
+def test_members_cut_anywhere_are_one_body(size: int) -> None:
+    members = [b"a" * 100_000, b"", random.Random(1).randbytes(5000), b"end"]  # noqa: S311
+    packed = b"".join(map(gzip.compress, members))
+    for tail, over in ((b"", False), (b"\x1f", False), (b"\0" * 9, True), (b"\x1fx", True)):
+        unpack, got, body = Gzip(), b"", packed + tail
+        for at in range(0, len(body), size):
+            parts = list(unpack.pieces(body[at : at + size]))
+            assert all(len(part) <= 1 << 16 for part in parts)
+            got += b"".join(parts)
+        unpack.end()
+        assert got == b"".join(members)
+        assert unpack.over is over
+
+
+def test_a_packed_body_that_ends_early_is_refused() -> None:
+    packed = gzip.compress(b"vllm:num_requests_running 1\n" * 1000)
+    for body in (packed[:-1], packed + packed[:20], packed * 20_000):
+        with pytest.raises(zlib.error):
+            read(Gzip(), body)
+
+
+def read(unpack: Gzip, body: bytes) -> None:
+    for _ in unpack.pieces(body):
+        pass
+    unpack.end()
+
+
+@pytest.mark.parametrize("trailer", [b"\0" * 65536, gzip.compress(b"") * 3000, b"\0\0\0\xff\xff" * 13_000])
+def test_what_follows_a_packed_page_without_end_takes_no_time_and_no_memory(trailer: bytes) -> None:
+    page = zlib.compressobj(9, zlib.DEFLATED, 31)
+    head = page.compress(b"vllm:num_requests_running 1\n")
+    blocks = trailer.startswith(b"\0\0\0\xff")
+    head += page.flush(zlib.Z_FULL_FLUSH if blocks else zlib.Z_FINISH)
+
+    def answer(handler: fake.Handler) -> None:
+        handler.begin(Content_Encoding="gzip")
+        handler.wfile.write(head)
+        while not handler.server.stopped.is_set():
+            handler.wfile.write(trailer)
+
+    limits = Limits(seconds=20.0, all_seconds=20.0, most_bytes=1 << 20)
+    with fake.serving(metrics=answer) as server:
+        begun = time.monotonic()
+        if trailer[:1] == b"\0" and not blocks:
+            assert client(server.url, limits).get("/metrics").text == "vllm:num_requests_running 1\n"
+        else:
+            line = refused(server.url, limits=limits)
+            assert "sends more than 1 MiB" in line or "cannot be unpacked" in line
+        assert time.monotonic() - begun < SLACK
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "http://bob:p@zz/w?rd#1@127.0.0.1:18711/ok", "http://bob:p/zz@host", "bob:p#zz@host", "http://bob:p?zz@host:1",
+        "http://host/?token=ab@zz", "pa://zz/w@host", "http://bob:x://zz@host",
+    ],
+)  # fmt: skip
+def test_an_address_whose_password_ends_the_host_is_refused_and_nothing_of_it_is_said(given: str) -> None:
+    with pytest.raises(BadInput) as failed:
+        address_of(given, "--url")
+    line = str(failed.value)
+    assert "%2F" in line
+    assert not any(part in line for part in ("bob", "zz", "w?rd", "pa:", "token", "18711", "host/"))
+    assert "zz" not in said(given)
+    coded = address_of("http://bob:p%40zz%2Fw%3Frd%231@127.0.0.1:18711/ok", "--url")
+    assert coded.user == ("bob", "p@zz/w?rd#1")
+    assert coded.base == "http://127.0.0.1:18711/ok"
+
+
+def test_every_value_of_a_query_is_masked_wherever_it_is_repeated() -> None:
+    address = address_of("http://host/?x=hushhush&tenant=a%20b%2Fcd&n=5", "--url")
+    secrets = Secrets.of(address, {})
+    for text in ("hushhush", "a b/cd", "a%20b%2Fcd", "a+b%2Fcd", "'a b/cd'"):
+        assert secrets.masked(f"<{text}>") in ("<***>", "<'***'>")
+    assert secrets.masked("5 of 5") == "5 of 5"  # too short to be looked for in any text
+    assert said("http://host/?x=hushhush&n=5") == "http://host/?x=***&n=***"
+
+
+def test_each_part_of_a_cookie_and_what_basic_hides_is_masked() -> None:
+    headers = {
+        "Cookie": 'session=first-part; theme="second-part"; a=b',
+        "Authorization": "Basic " + base64.b64encode(b"alice:quite-secret").decode(),
+    }
+    secrets = Secrets.of(address_of("http://host", "--url"), headers)
+    every = [*headers.values(), "first-part", "second-part", "alice", "quite-secret", "alice:quite-secret"]
+    for text in every:
+        assert secrets.masked(f"is {text}.") == "is ***."
+
+
+def test_a_secret_is_masked_as_python_and_json_quote_it() -> None:
+    word = "it's\\a\"secret"
+    secrets = Secrets.of(address_of("http://host", "--url"), {"X-Key": word})
+    for text in (repr(word), json.dumps(word), repr(word + '"')):
+        assert "secret" not in secrets.masked(text)
+
+
+def test_a_secret_is_masked_before_a_long_text_is_cut() -> None:
+    page = "".join(
+        f'vllm:num_requests_running{{model_name="{"x" * n}{TOKEN}"}} 1\n' for n in (40, 45, 50, 55)
+    )
+    with fake.serving(metrics=page) as server, pytest.raises(Unreachable) as failed:
+        kvplan.verify("llama-3.1-8b", gpu="h100", url=server.url, header=f"X-Key: {TOKEN}")
+    assert "tok-" not in str(failed.value)
+
+
+@pytest.mark.parametrize("verb", ["verify", "workload"])
+def test_secrets_of_a_query_and_a_cookie_reach_no_output_and_no_file(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("query-secret", "cookie-secret", "sh")
+    echoed = f"{words[0]} {words[1]}"
+    rows = [{"__name__": "vllm:num_requests_running", "model_name": echoed}]
+    with fake.serving(any=fake.json_page({"status": "success", "data": rows})) as server:
+        server.answers["/metrics"] = f'vllm:num_requests_running{{model_name="{echoed}"}} 1\n'
+        url = f"{server.url}/?x={words[0]}&y={words[2]}"
+        flag = "--url" if verb == "verify" else "--prometheus"
+        model = ["llama-3.1-8b", "--gpu", "h100"] if verb == "verify" else []
+        for more in ([], ["--json"], ["--save", str(tmp_path / "kept.json")]):
+            with pytest.raises(SystemExit):
+                main([verb, *model, flag, url, "--header", f"Cookie: a={words[1]}", *more])
+            out = capsys.readouterr()
+            for word in (words[0], words[1], f"y={words[2]}"):
+                assert word not in out.out + out.err
+    for file in tmp_path.iterdir():
+        assert not any(word in file.read_text("utf-8") for word in (words[0], words[1], f"y={words[2]}"))
+
+
+def test_headers_are_read_from_a_file_of_a_bounded_size_alone(tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("A: b\n" * 20_000)
+    os.mkfifo(tmp_path / "fifo")
+    for path in ("/dev/zero", tmp_path / "long", tmp_path / "fifo", tmp_path, "\0"):
+        with pytest.raises(BadInput, match="--header: ") as failed:
+            headers_of(f"@{path}", "--header")
+        assert "\n" not in str(failed.value)

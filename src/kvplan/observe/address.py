@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
 from kvplan.errors import BadInput, shown
 from kvplan.observe.secrets import MASK, redacted
 
-_SECRET_NAME = re.compile(r"token|key|sig|secret|pass|pwd|cred|auth|bearer|session", re.IGNORECASE)
-_LEAST = 4  # letters of a secret that is looked for where it may be echoed
+_LEAST = 4  # letters of a secret that is looked for where it may be echoed: fewer stand in any text
+_MOST_HEADERS = 1 << 16  # bytes of a file of them
 _PAGES = (
     "/metrics", "/prometheus/metrics", "/v1", "/v1/models", "/v1/completions", "/v1/chat/completions",
     "/api/v1", "/api/v1/query", "/api/v1/query_range", "/graph", "/query",
@@ -40,15 +42,20 @@ class Address:
         return f"{self.base}{path}"
 
     def secrets(self) -> tuple[str, ...]:
-        """What must be masked wherever it is echoed."""
-        named = [value for name, value in self.query if _SECRET_NAME.search(name)]
-        return tuple(part for part in (*(self.user or ()), *named) if part)
+        """What must be masked wherever it is echoed: user, password, and every value of the query."""
+        values = [value for _, value in self.query]
+        return tuple(part for part in (*(self.user or ()), *values) if part)
 
 
 def address_of(given: Any, field: str) -> Address:
     """The server at an address, its well-known pages cut off. Raises BadInput that says no credential."""
     text = given.strip() if isinstance(given, str) else ""
     text = text if "://" in text or not text else f"http://{text}"
+    if _ambiguous(text):
+        raise BadInput(
+            f"{field}: the address has an @ after '/', '?' or '#'; in a name, a password or a value write "
+            "these as %2F, %3F, %23 and @ as %40"
+        )
     parts = _split(text)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(f"{field}: {shown(said(text))} is no address; write one such as http://host:8000")
@@ -60,6 +67,15 @@ def address_of(given: Any, field: str) -> Address:
     path = _without_page(quote(unquote(parts.path), safe="/:@-._~!$&'()*+,;="))
     base = urlunsplit((parts.scheme, place, path, "", ""))
     return Address(base, user, tuple(parse_qsl(parts.query, keep_blank_values=True)))
+
+
+def _ambiguous(url: str) -> bool:
+    """Whether what ends a host stands before the last @: of a password, or is the @ of a path or a query?"""
+    return any(mark in _behind_scheme(url).rpartition("@")[0] for mark in "/?#")
+
+
+def _behind_scheme(url: str) -> str:
+    return url.partition("://")[2] if "://" in url else url
 
 
 def _split(text: str) -> SplitResult | None:
@@ -84,11 +100,12 @@ def _without_page(path: str) -> str:
 def said(url: str) -> str:
     """An address as it may be shown: no user, no password, no value of a query, no fragment.
 
-    A password may hold what ends a host elsewhere (`/`, `?`, `#`): nothing before the last @ is shown.
+    Where a password may hold what ends a host elsewhere (`/`, `?`, `#`), nothing of it is shown.
     """
-    scheme, apart, rest = url.partition("://") if "://" in url else ("", "", url)
-    if "@" in rest:
-        url = f"{scheme}{apart}{rest.rpartition('@')[2]}"
+    rest = _behind_scheme(url)
+    if "@" in url:
+        scheme = next((one for one in ("http://", "https://") if url.lower().startswith(one)), "")
+        url = f"{scheme}{MASK if _ambiguous(url) else rest.rpartition('@')[2]}"
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
@@ -138,12 +155,47 @@ def _lines(text: str, field: str) -> list[str]:
         return [text]
     from pathlib import Path
 
+    path = Path(text[1:])
     try:
-        content = Path(text[1:]).read_text("utf-8")
+        if path.exists() and not path.is_file():
+            raise BadInput(f"{field}: {shown(text[1:])} is no file; give one with a header on each line")
+        with path.open("rb") as file:
+            read = file.read(_MOST_HEADERS + 1)
+        content = read.decode("utf-8")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise BadInput(f"{field}: {shown(text[1:])} cannot be read: {why}") from None
+    if len(read) > _MOST_HEADERS:
+        raise BadInput(f"{field}: {shown(text[1:])} has more than {_MOST_HEADERS:,} bytes; headers are short")
     return [line for line in content.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _of_header(value: str) -> set[str]:
+    """A header's secrets: all of it, what follows its first word, and the values of its parts."""
+    found = {value, *value.split(None, 1)[1:]}
+    for part in re.split(r"[;,]", value):  # of a Cookie, or of parameters
+        name, equals, inner = part.strip().partition("=")
+        found |= {inner.strip(), inner.strip().strip('"')} if equals and name else set()
+    scheme, _, word = value.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            plain = base64.b64decode(word, validate=True).decode()
+        except ValueError:
+            return found
+        found |= {plain, *plain.split(":", 1)}
+    return found
+
+
+def _forms(word: str) -> set[str]:
+    """A secret as it stands, as addresses have it, and as Python and JSON quote it."""
+    return {
+        word,
+        quote(word, safe=""),
+        quote(word),
+        quote_plus(word),
+        repr(word)[1:-1],
+        json.dumps(word)[1:-1],
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +206,15 @@ class Secrets:
 
     @classmethod
     def of(cls, address: Address, headers: Mapping[str, str]) -> Secrets:
-        """Those of an address and of headers, as they stand and as they are sent."""
-        import base64
-
+        """Those of an address and of headers, as they stand, as they are sent and as they may be quoted."""
         found = set(address.secrets())
         for value in headers.values():
-            found |= {value, *value.split(None, 1)[1:]}
+            found |= _of_header(value)
         if address.user:
             found.add(base64.b64encode(":".join(address.user).encode()).decode())
-        found |= {quote(word, safe="") for word in found}
-        return cls(tuple(sorted((w for w in found if len(w) >= _LEAST), key=len, reverse=True)))
+        kept = [word for word in found if len(word) >= _LEAST]
+        every = {form for word in kept for form in _forms(word)}
+        return cls(tuple(sorted(every, key=len, reverse=True)))
 
     def masked(self, text: str) -> str:
         """The text without them."""

@@ -22,11 +22,11 @@ from urllib.parse import urljoin
 
 from kvplan.errors import BadInput, KvplanError, Unreachable, shown
 from kvplan.observe.address import Address, Secrets, origin_of, said, with_query
+from kvplan.observe.packed import unpacker
 from kvplan.units import bytes_text, seconds_text
 
 T = TypeVar("T")
 _MOVED = (301, 302, 303, 307, 308)
-_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,8 @@ class Client:
         old, new = origin_of(here), origin_of(there)
         upgraded = old[:2] == ("http", new[1]) and new[0] == "https"
         if new != old and not upgraded:
-            what = f"redirects to another place, {shown(said(there), 120)}, which is not followed"
+            place = shown(self.secrets.masked(said(there)), 120)
+            what = f"redirects to another place, {place}, which is not followed"
             raise self.unreachable(url, what, "give that address if it is yours")
         return there
 
@@ -178,18 +179,23 @@ class Client:
 
     async def pieces(self, answer: Any, url: str, most_bytes: int) -> AsyncIterator[bytes]:
         """The body piece by piece, unpacked as it comes, up to the limit; one byte more is an error."""
-        unpack, length = _unpacker(str(answer.headers.get("content-encoding", ""))), 0
+        unpack = unpacker(str(answer.headers.get("content-encoding", "")))
         if unpack is None:
             raise self.unreachable(url, "answers in an encoding that was not asked for", "is it a proxy's?")
+        received = length = 0
         async for raw in answer.aiter_raw():  # as it comes: a size would be waited for
-            for part in unpack(raw):
+            received += len(raw)
+            for part in unpack.pieces(raw):
                 length += len(part)
                 if length > most_bytes:
-                    most = bytes_text(most_bytes)
-                    raise self.unreachable(url, f"sends more than {most}", "is it the engine's own port?")
+                    break
                 yield part
-        for part in unpack(b""):
-            yield part
+            if max(received, length) > most_bytes:
+                most = bytes_text(most_bytes)
+                raise self.unreachable(url, f"sends more than {most}", "is it the engine's own port?")
+            if unpack.over:
+                return
+        unpack.end()
 
     def unreachable(self, url: str, what: str, advice: str) -> Unreachable:
         """One line of what went wrong, without credentials."""
@@ -216,28 +222,6 @@ class Client:
     def with_limits(self, **changed: Any) -> Client:
         """The same server, asked with other limits, its time begun anew."""
         return Client(self.address, self.headers, replace(self.limits, **changed), self.flag, _tls=self._tls)
-
-
-def _unpacker(encoding: str) -> Callable[[bytes], Iterable[bytes]] | None:
-    """What unpacks a body of that encoding into pieces that are never large; None for those not asked for.
-
-    It is given nothing once the body has ended.
-    """
-    named = [part.strip().lower() for part in encoding.split(",") if part.strip()]
-    if not named or named == ["identity"]:
-        return lambda raw: (raw,)
-    if named not in (["gzip"], ["x-gzip"]):
-        return None
-    inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
-
-    def pieces(raw: bytes) -> Iterable[bytes]:
-        if not raw and not inflate.eof:
-            raise zlib.error("the body ends early")
-        while raw:
-            yield inflate.decompress(raw, _PIECE)
-            raw = inflate.unconsumed_tail
-
-    return pieces
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
