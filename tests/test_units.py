@@ -59,3 +59,20 @@ def test_numbers_read_well() -> None:
     assert bytes_text(1023.999 * 2**20) == "1 GiB"
     assert decimal_text(70_553_706_496, "") == "70.55 G"
     assert seconds_text(0.0121) == "12.10 ms"
+
+
+@pytest.mark.parametrize("text", ["5m", "5min", "300s", "5 m"])
+def test_minutes_are_read_as_prometheus_and_as_people_write_them(text: str) -> None:
+    assert parse_seconds(text, "--step") == 300
+    assert parse_seconds("2w", "--since") == 14 * 86400
+
+
+@pytest.mark.parametrize("text", ["1e999s", "1e308w", "²s", "5M", "5mo"])
+def test_a_time_without_end_or_in_other_digits_is_an_error(text: str) -> None:
+    with pytest.raises(BadInput, match="--step"):
+        parse_seconds(text, "--step")
+
+
+@given(st.floats(1e-6, 1e9))
+def test_a_printed_time_reads_back_to_within_its_last_digit(value: float) -> None:
+    assert parse_seconds(seconds_text(value), "x") == pytest.approx(value, rel=0.051, abs=1e-7)

@@ -5,6 +5,7 @@ GiB is 2^30 and GB is 10^9; they are never mixed. `parse(show(x)) == x` to the d
 
 from __future__ import annotations
 
+import math
 import re
 
 from kvplan.errors import BadInput, shown
@@ -13,7 +14,8 @@ _BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):
     _BYTES[f"{_letter}b"] = 10 ** (3 * _power)
     _BYTES[f"{_letter}ib"] = 2 ** (10 * _power)
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS |= {"d": 86400.0, "w": 7 * 86400.0}
 _PATTERN = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([a-zA-Zµ]*)\s*")
 MAX_BYTES = 2**60
 
@@ -50,7 +52,7 @@ def parse_rate(text: str, field: str) -> float:
 
 
 def parse_seconds(text: str, field: str) -> float:
-    """A TIME (`0.5s`, `30ms`, `24h`) in seconds; a unit is required.
+    """A TIME (`0.5s`, `30ms`, `5m`, `24h`) in seconds; a unit is required, and minutes are `m` or `min`.
 
     Raises BadInput naming `field` when the text is no time.
     """
@@ -58,7 +60,10 @@ def parse_seconds(text: str, field: str) -> float:
     unit = _SECONDS.get(match.group(2)) if match else None
     if match is None or unit is None:
         raise BadInput(f"{field}: {shown(text)} is not a time; write a unit, such as 0.5s or 30ms")
-    return float(match.group(1).replace(",", "").replace("_", "")) * unit
+    value = float(match.group(1).replace(",", "").replace("_", "")) * unit
+    if not math.isfinite(value):
+        raise BadInput(f"{field}: {shown(text)} is no time that could be waited for; write such as 0.5s")
+    return value
 
 
 def _scaled(value: float, step: float, names: list[str], digits: int) -> str:

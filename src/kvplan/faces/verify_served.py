@@ -67,5 +67,7 @@ def _times(found: dict[str, Any]) -> list[Row]:
             ends = ", ".join(
                 f"{q} {seconds_text(one[q])}" for q in ("p50", "p90", "p99") if one[q] is not None
             )
-            rows.append((what, seconds_text(one["mean"]), f"{ends} within buckets"))
+            rows.append(
+                (what, seconds_text(one["mean"]), f"{ends} within buckets" if ends else "on the average")
+            )
     return rows

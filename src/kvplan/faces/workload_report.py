@@ -73,7 +73,8 @@ def _rows(answer: Answer) -> list[Row]:
     for name, what in (("ttft_seconds", "TTFT"), ("tpot_seconds", "TPOT"), ("e2e_seconds", "end to end")):
         found = answer.get("measured", {}).get(name)
         if found and found["mean"] is not None:
-            rows.append((what, seconds_text(found["mean"]), f"p99 {seconds_text(found['p99'])}, as measured"))
+            end = f"p99 {seconds_text(found['p99'])}, " if found["p99"] is not None else ""
+            rows.append((what, seconds_text(found["mean"]), f"{end}as measured"))
     return rows
 
 

@@ -20,6 +20,7 @@ LONGEST = 1 << 14
 MOST_SAMPLES = 100_000
 MOST_SECONDS = 10.0
 MOST_VALUE = 1e18  # no engine counts or measures more
+_LONGEST_NUMBER = 64
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,200}")
 _PART = re.compile(r"_(?:bucket|sum|count)$")
 
@@ -61,6 +62,19 @@ def samples_of(text: str, wanted: Callable[[str], bool]) -> Samples:
         else:
             read.found.append(sample)
     return read
+
+
+def number(value: Any) -> float | None:
+    """A number as a page or a document has it, as text or not; None for what is none, and for the absurd."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    if isinstance(value, str) and not (len(value) <= _LONGEST_NUMBER and value.isascii()):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if abs(found) <= MOST_VALUE else None  # nan is not
 
 
 def _sample(parse: Any, line: str) -> Sample | None:

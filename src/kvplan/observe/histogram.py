@@ -24,7 +24,12 @@ class Histogram:
     @property
     def mean(self) -> float | None:
         """Their mean, exact where the sum is known."""
-        return self.sum / self.count if self.sum is not None and self.count > 0 else None
+        return ratio(self.sum, self.count)
+
+    @property
+    def has_buckets(self) -> bool:
+        """Whether more is known than how many values there are."""
+        return math.isfinite(self.bounds[0])
 
     @property
     def counts(self) -> tuple[float, ...]:
@@ -37,8 +42,11 @@ class Histogram:
         return self.counts[-1] / self.count if self.count > 0 else 0.0
 
     def quantile(self, share: float) -> float | None:
-        """Interpolated within its bucket as Prometheus does; above the last finite bound, that bound."""
-        if self.count <= 0:
+        """Interpolated within its bucket as Prometheus does; above the last finite bound, that bound.
+
+        None where there is no bucket with a bound.
+        """
+        if self.count <= 0 or not self.has_buckets:
             return None
         rank, low, before = share * self.count, 0.0, 0.0
         for bound, below in zip(self.bounds, self.below, strict=True):
@@ -72,6 +80,12 @@ class Histogram:
         """In numbers: count, mean, quantiles."""
         quantiles = {f"p{round(100 * q)}": self.quantile(q) for q in (0.5, 0.9, 0.99)}
         return {"count": self.count, "mean": self.mean, **quantiles}
+
+
+def ratio(amount: float | None, of: float | None) -> float | None:
+    """One number over another; None where one is not known, and where that is no finite number."""
+    found = amount / of if amount is not None and of is not None and of > 0 else math.inf
+    return found if math.isfinite(found) else None
 
 
 def histogram_of(buckets: Mapping[float, float], total: float | None = None) -> Histogram | None:

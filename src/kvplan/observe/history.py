@@ -112,7 +112,8 @@ def _found(source: Prometheus, span: Span, engine: str | None) -> _Asked:
             "check --selector and --since",
         )
     if len(groups) > 1:
-        names = ", ".join(f"{kind} {shown(model)}" for kind, model in list(groups)[:4])
+        plain = source.client.secrets.masked
+        names = ", ".join(f"{kind} {shown(plain(model))}" for kind, model in list(groups)[:4])
         advice = "--selector '{model_name=\"…\"}' takes one"
         raise source.client.unreachable(page, f"has {len(groups)} of them: {names}", advice)
     (kind, model), rows = next(iter(groups.items()))
@@ -162,11 +163,12 @@ def _scraped_every(asked: _Asked, span: Span) -> float:
 
 
 def _summed(series: Iterable[Series]) -> Series | None:
-    """Several as one; None where there is no value."""
+    """Several as one; None where there is no value. What is below nothing is none."""
     values: dict[int, float] = {}
     for one in series:
         for place, value in one.values.items():
-            values[place] = values.get(place, 0.0) + value
+            if value >= 0:
+                values[place] = values.get(place, 0.0) + value
     return Series({}, values) if values else None
 
 

@@ -86,6 +86,8 @@ def _edges(histogram: Histogram) -> tuple[Floats, Floats]:
             shares.append(share)
         else:  # bounds within one whole length
             shares[-1] = share
+    if shares[-1] <= shares[0]:
+        raise BadInput("--prometheus: every request has a length of nothing in that time; widen --since")
     return np.array(edges), np.array(shares)
 
 
@@ -204,12 +206,13 @@ def learned_workload(
     source: str = "",
 ) -> Workload:
     """Requests by the curve, at random within each step, their lengths drawn apart from one another."""
+    if curve.expected > MOST_REQUESTS:
+        ended = f"{curve.expected:,.0f}" if curve.expected < 1e15 else f"{curve.expected:.3g}"
+        raise BadInput(f"--since: {ended} requests ended, more than {MOST_REQUESTS:,}; shorten it")
     counts = curve.counts()
     total = int(counts.sum())
     if not total:
         raise BadInput("--prometheus: no request ended in that time; widen --since")
-    if total > MOST_REQUESTS:
-        raise BadInput(f"--since: {total:,} requests ended, more than {MOST_REQUESTS:,}; shorten it")
     rng = rng_of(seed, _ARRIVALS)
     starts = np.repeat(np.arange(len(counts)) * curve.step, counts)
     times = np.sort(starts + rng.random(total) * curve.step)

@@ -173,7 +173,7 @@ def _value(kind: str, quantity: str, samples: list[Sample]) -> Any:
     if kind == "histograms":
         return _histogram(samples)
     most = _FULL if quantity == "usage" else MOST_VALUE
-    plain = [s for s in samples if not s.labels.get("priority") and abs(s.value) <= most]
+    plain = [s for s in samples if not s.labels.get("priority") and 0 <= s.value <= most]
     values = [max(group) for group in _distinct(plain).values()]
     if not values:
         return None

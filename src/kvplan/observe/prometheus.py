@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvplan.errors import BadInput, shown
+from kvplan.observe.exposition import number
 from kvplan.observe.http import Client, Page
 
 _MATCHER = r"\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')\s*"
@@ -104,8 +105,9 @@ class Prometheus:
         if page.status in (401, 403):
             return self.client.unreachable(page.url, f"refuses ({page.status})", "give --header")
         if isinstance(document, dict) and isinstance(document.get("error"), str):
+            error = shown(self.client.secrets.masked(document["error"]), 160)
             return self.client.unreachable(
-                page.url, f"refuses the query: {shown(document['error'], 160)}", "shorten --since, or --step"
+                page.url, f"refuses the query: {error}", "shorten --since, or --step"
             )
         what = f"answers {page.status}" if not page.ok else "does not answer as a Prometheus"
         return self.client.unreachable(page.url, what, "give the address of its query API")
@@ -143,15 +145,12 @@ def _series(row: dict[str, Any], span: Span) -> Series:
 
 
 def _value(point: Any) -> tuple[float, float] | None:
-    """A moment and its value; what is no finite number is none."""
+    """A moment and its value; what is no number, or an absurd one, is none."""
     if not isinstance(point, list) or len(point) != 2:
         return None
-    try:
-        when, value = float(point[0]), float(point[1])
-    except (TypeError, ValueError):
-        return None
-    return (when, value) if math.isfinite(when) and math.isfinite(value) else None
+    when, value = number(point[0]), number(point[1])
+    return (when, value) if when is not None and value is not None else None
 
 
 def _labels(given: Any) -> dict[str, str]:
-    return {str(n): str(v) for n, v in given.items()} if isinstance(given, dict) else {}
+    return {n: v for n, v in given.items() if isinstance(v, str)} if isinstance(given, dict) else {}

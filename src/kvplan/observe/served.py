@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvplan.observe.exposition import MOST_VALUE, number
 from kvplan.observe.forms import Said
 from kvplan.observe.observed import Observed, Pool
-from kvplan.observe.server import Server, number, walked, whole
+from kvplan.observe.server import Server, walked, whole
 from kvplan.observe.settings import Sorted
 
 _GIB = 2**30
+_LEAST_SHARE = 1e-3  # of a device: less is no setting of anyone's
 _SET_BY_USER = ("num_gpu_blocks_override", "mamba_cache_mode", "mamba_cache_dtype", "mamba_ssm_cache_dtype")
 _NOTHING = ("", "None", "auto", "none", "null")
 
@@ -49,7 +51,7 @@ def _vllm(server: Server) -> Observed:
     given |= {name: _plain(info[name]) for name in _SET_BY_USER if info.get(name) not in (None, *_NOTHING)}
     if info.get("user_specified_block_size") == "True":
         given["block_size"] = whole(info.get("block_size"))
-    if (share := number(info.get("gpu_memory_utilization"))) is not None and 0 < share <= 1:
+    if (share := number(info.get("gpu_memory_utilization"))) is not None and _LEAST_SHARE <= share <= 1:
         given["gpu_memory_utilization"] = share
     if info.get("enable_prefix_caching") in ("True", "False"):
         given["enable_prefix_caching"] = info["enable_prefix_caching"] == "True"
@@ -117,6 +119,8 @@ def _length(server: Server, figures: Mapping[str, Said]) -> int | None:
         return known
     tokens, most = figures["kv_tokens"].value, figures["max_concurrency"].value
     low, high = tokens / most, (tokens + 1) / most  # tokens are rounded down
+    if not high <= MOST_VALUE:
+        return None
     near = round((low + high) / 2)
     return near if low * (1 - 1e-9) <= near <= high * (1 + 1e-9) else None
 
@@ -124,7 +128,7 @@ def _length(server: Server, figures: Mapping[str, Said]) -> int | None:
 def _sglang(server: Server) -> Observed:
     info, gauges = server.settings, server.reading.gauges if server.reading else {}
     found = Sorted()
-    found.take("sglang", {name: value for name, value in info.items() if name != "device"})
+    found.take("sglang", {n: value for n, value in info.items() if n != "device" and not _absurd(value)})
     if info.get("enable_dp_attention") and found.split.get("dp", 1) > 1:
         found.split["attention_dp"] = found.split.pop("dp")
     for name in ("ep", "dcp"):
@@ -164,9 +168,9 @@ def _sglang_figures(
     usage = next(walked(dict(info), "memory_usage"), None)
     usage = usage if isinstance(usage, dict) else {}
     weights, cache = number(usage.get("weight")), number(usage.get("kvcache"))
-    if weights:
+    if weights and weights > 0:
         found["weight_bytes"] = Said(weights * _GIB, 0.005 * _GIB)
-    if not cache:
+    if not cache or cache < 0:
         return found, ()
     return found, (Pool("pool", {"kv_bytes": Said(cache * _GIB, 0.005 * _GIB)}),)
 
@@ -180,7 +184,7 @@ def _tensorrt_llm(server: Server) -> Observed:
     figures: dict[str, Said] = {}
     if blocks and blocks > 0:
         figures["num_blocks"] = Said(float(blocks))
-        if block and block > 0:
+        if block and 0 < blocks * block <= MOST_VALUE:
             figures["kv_tokens"] = Said(float(blocks * block))
     flags = {"tokens_per_block": block} if block and block > 0 else {}
     return Observed(
@@ -199,7 +203,7 @@ def _llama_cpp(server: Server) -> Observed:
     if slots and slots > 0:
         figures["n_seq_max"] = Said(float(slots))
         flags["parallel"] = slots
-        if length and length > 0:
+        if length and 0 < length * slots <= MOST_VALUE:
             flags["ctx_size"] = length * slots
     for theirs, ours in (("n_params", "parameters"), ("size", "tensor_bytes")):
         value = next((whole(meta[theirs]) for e in server.models if (meta := _meta(e)).get(theirs)), None)
@@ -213,6 +217,11 @@ def _llama_cpp(server: Server) -> Observed:
 def _meta(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     found = entry.get("meta")
     return found if isinstance(found, dict) else {}
+
+
+def _absurd(value: Any) -> bool:
+    """Whether it is a number that no setting has."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and number(value) is None
 
 
 def _plain(text: str) -> Any:

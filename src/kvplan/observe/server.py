@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -10,9 +10,11 @@ from typing import Any
 
 from kvplan.errors import Unreachable, shown
 from kvplan.facts import store
+from kvplan.observe.exposition import number
 from kvplan.observe.http import Client, Page
 from kvplan.observe.metrics import FACTS, Reading, readings_of
 
+_BUILD = re.compile(r"b0*[1-9][0-9]{0,8}")
 MOST_ENTRIES = 1000
 MOST_JSON = 4 * 2**20  # of a document, which takes a multiple of it in memory
 
@@ -137,7 +139,7 @@ def _chosen(client: Client, found: list[Reading], model: str | None) -> Reading 
     alike = [r for r in found if model is None or r.model == model]
     if len(alike) == 1 or not found:
         return alike[0] if alike else None
-    names = ", ".join(shown(r.model) for r in found[:4])
+    names = ", ".join(shown(client.secrets.masked(r.model or "")) for r in found[:4])
     raise client.unreachable(
         client.address.page("/metrics"), f"has metrics of {len(found)} models ({names})", "--served names one"
     )
@@ -183,8 +185,8 @@ def _slots(client: Client) -> tuple[dict[str, Any], ...]:
 
 def _build(props: dict[str, Any]) -> str | None:
     """llama.cpp's build, b1234, where it states one."""
-    text = str(props.get("build_info", "")).partition("-")[0]
-    return text if text[:1] == "b" and text[1:].isdigit() and int(text[1:]) > 0 else None
+    text = str(props.get("build_info", ""))[:100].partition("-")[0]
+    return text if _BUILD.fullmatch(text) else None
 
 
 def _last_iteration(metrics: Page) -> dict[str, Any]:
@@ -205,24 +207,8 @@ def _text(value: Any) -> str | None:
 
 def whole(value: Any) -> int | None:
     """A number as a page has it, as text or not, where it is a whole one; `None` and the like are none."""
-    if isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return int(number) if math.isfinite(number) and number == int(number) and abs(number) < 2**62 else None
-
-
-def number(value: Any) -> float | None:
-    """A number as a page has it, as text or not, where it is finite."""
-    if isinstance(value, bool):
-        return None
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        return None
-    return found if math.isfinite(found) else None
+    found = number(value)
+    return int(found) if found is not None and found == int(found) else None
 
 
 def walked(document: Any, name: str, depth: int = 4) -> Iterator[Any]:

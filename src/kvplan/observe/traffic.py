@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvplan.observe.histogram import Histogram
+from kvplan.observe.histogram import Histogram, ratio
 from kvplan.observe.metrics import Reading
 
 TIMES = ("ttft_seconds", "tpot_seconds", "itl_seconds", "e2e_seconds", "queue_seconds")
@@ -50,7 +50,7 @@ class Traffic:
             "kv_usage": gauges.get("usage"),
             "requests": self.requests,
             "seconds": self.seconds,
-            "requests_per_second": _over(self.requests, self.seconds),
+            "requests_per_second": ratio(self.requests, self.seconds),
             "preemptions": r.counters.get("preemptions"),
             "prefix_hit_rate": self.prefix_hit_share,
             "mean_batch": self.batch,
@@ -74,10 +74,6 @@ def traffic_of(reading: Reading, seconds: float | None = None) -> Traffic:
     )
 
 
-def _over(amount: float | None, seconds: float | None) -> float | None:
-    return amount / seconds if amount is not None and seconds else None
-
-
 def _requests(reading: Reading) -> float | None:
     """How many ended: counted, else as many as have a length or a time; None where nothing counts them."""
     counted = reading.counters.get("requests")
@@ -93,7 +89,7 @@ def _length(reading: Reading, name: str, requests: float | None) -> float | None
     if found is not None and found.mean is not None:
         return found.mean
     tokens = reading.counters.get(name)
-    return tokens / requests if tokens and requests else None
+    return ratio(tokens, requests) if tokens else None
 
 
 def _batch(reading: Reading) -> float | None:
@@ -101,7 +97,7 @@ def _batch(reading: Reading) -> float | None:
     steps = reading.histograms.get("step_tokens")
     count = steps.count if steps is not None else reading.counters.get("steps", 0.0)
     made = reading.counters.get("output_tokens")
-    if count and made:
-        return made / count
+    if count and made and (found := ratio(made, count)) is not None:
+        return found
     busy = reading.gauges.get("busy_slots")
     return busy or None

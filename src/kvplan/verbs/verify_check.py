@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from kvplan.observe.forms import Said
 
@@ -40,7 +41,7 @@ class Check:
             return None
         if self.reported == 0:
             return 0.0 if self.predicted == 0 else None
-        return float((self.predicted - self.reported) / abs(self.reported))
+        return _finite(float(self.predicted - self.reported) / abs(self.reported))
 
     def row(self) -> dict[str, Any]:
         """The contract's row, with what the prediction rests on beside it."""
@@ -67,11 +68,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _share(part: float, of: float) -> float | None:
+    """A share of what was reported; None where it is no finite number."""
+    return _finite(part / abs(of)) if of else None
+
+
+def _known(said: Said | None) -> TypeGuard[Said]:
+    """Whether there is a figure, and it is a number."""
+    return said is not None and math.isfinite(said.value) and math.isfinite(said.half)
+
+
 def exact(
     name: str, predicted: Any, said: Said | None, unit: str, basis: str, reason: str = ""
 ) -> Check | None:
     """A figure that must be what was printed, but for the digits that were not printed."""
-    if said is None or predicted is None:
+    if not _known(said) or predicted is None:
         return None
     slack = said.half * 1.0001 + (abs(said.value) * 1e-12 if said.half else 0)
     agrees = abs(float(predicted) - said.value) <= slack
@@ -84,13 +99,13 @@ def between(
     name: str, predicted: Any, bounds: tuple[Any, Any], said: Said | None, unit: str, basis: str, reason: str
 ) -> Check | None:
     """A figure that is predicted between two bounds."""
-    if said is None or predicted is None or bounds[0] is None or bounds[1] is None:
+    if not _known(said) or predicted is None or bounds[0] is None or bounds[1] is None:
         return None
     low, high = float(min(bounds)), float(max(bounds))
     agrees = low <= said.high and said.low <= high
     edge = low if said.value < predicted else high
     slack = abs(float(predicted) - edge) + said.half
-    tolerance = slack / abs(said.value) if said.value else None
+    tolerance = _share(slack, said.value)
     return Check(name, predicted, _plain(said), unit, agrees, basis, reason, tolerance, low, high)
 
 
@@ -98,11 +113,11 @@ def within(
     name: str, predicted: Any, share: float, said: Said | None, unit: str, basis: str, reason: str
 ) -> Check | None:
     """A figure that may be off by a share of what was reported."""
-    if said is None or predicted is None:
+    if not _known(said) or predicted is None:
         return None
     slack = share * abs(said.value) + said.half
     agrees = abs(float(predicted) - said.value) <= slack
-    tolerance = slack / abs(said.value) if said.value else None
+    tolerance = _share(slack, said.value)
     bounds = (float(predicted) - slack, float(predicted) + slack)
     return Check(name, predicted, _plain(said), unit, agrees, basis, reason, tolerance, *bounds)
 

@@ -10,6 +10,7 @@ from kvplan.errors import KvplanError
 from kvplan.figure import bare
 from kvplan.observe.forms import Said
 from kvplan.observe.traffic import Traffic
+from kvplan.units import seconds_text
 from kvplan.verbs.asked import asked_of
 from kvplan.verbs.latency import latency_part
 from kvplan.verbs.verify_check import Check, between, found
@@ -47,7 +48,7 @@ def traffic_times(traffic: Traffic, d: Deployment | None) -> Timed:
     if traffic.requests is None:
         return Timed(notes=["the server counts no requests: its times are not predicted; --probe measures"])
     if not traffic.requests or not any(traffic.mean(name) for name in _NAMES):
-        return Timed(notes=["no request has ended yet: no times to compare"])
+        return Timed(notes=[f"{_none_ended(traffic)}: no times to compare"])
     if traffic.prompt_tokens is None or traffic.output_tokens is None:
         return Timed(notes=["the server states no lengths of requests: its times are not predicted"])
     if traffic.batch is None:
@@ -57,6 +58,15 @@ def traffic_times(traffic: Traffic, d: Deployment | None) -> Timed:
     means = {name: traffic.mean(name) for name in _NAMES}
     load = Measured(traffic.prompt_tokens, traffic.output_tokens, users, shared, **means)
     return times(load, d, "", _MEANS)
+
+
+def _none_ended(traffic: Traffic) -> str:
+    """That there is nothing to compare, and since when."""
+    if traffic.requests:
+        return "the server has measured no request"
+    if traffic.seconds:
+        return f"no request ended in the {seconds_text(traffic.seconds)} for which it was watched"
+    return "no request has ended yet"
 
 
 def times(load: Measured, d: Deployment | None, suffix: str, why: str) -> Timed:

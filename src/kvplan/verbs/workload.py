@@ -111,7 +111,6 @@ def _refuse(given: Mapping[str, Any]) -> None:
 def source_of(url: Any, asking: Asking, selector: Any) -> tuple[Prometheus, Secrets]:
     """Who asks the Prometheus at that address, and what must never be said of it."""
     client = client_of(url, asking, "--prometheus")
-    client = client.with_limits(seconds=3 * asking.seconds, all_seconds=30 * asking.seconds, most_bytes=2**24)
     return Prometheus(client, selector_of(selector)), client.secrets
 
 
@@ -131,20 +130,10 @@ def span_of(since: Any, step: Any) -> tuple[float, int | None]:
 def _seconds(name: str, given: Any) -> float | None:
     if given in (None, ""):
         return None
-    read = _days(given, f"--{name}") if isinstance(given, str) else given
+    read = parse_seconds(given, f"--{name}") if isinstance(given, str) else given
     if isinstance(read, bool) or not isinstance(read, (int, float)) or not 0 < read < 1e10:
         raise BadInput(f"--{name}: {shown(given)} is not a time; write one such as 24h")
     return float(read)
-
-
-def _days(text: str, field: str) -> float:
-    """A time that may count in days or weeks, as Prometheus has them."""
-    plain = text.strip().lower()
-    for unit, seconds in (("d", DAY), ("w", 7 * DAY)):
-        number = plain.removesuffix(unit)
-        if plain.endswith(unit) and number.replace(".", "", 1).isdigit():
-            return float(number) * seconds
-    return parse_seconds(text, field)
 
 
 def learned_of(history: History, busiest: float | None = None) -> Learned:
@@ -158,7 +147,7 @@ def learned_of(history: History, busiest: float | None = None) -> Learned:
     found = {}
     for name, mean in (("prompt_tokens", traffic.prompt_tokens), ("output_tokens", traffic.output_tokens)):
         histogram = traffic.histogram(name)
-        if histogram is not None:
+        if histogram is not None and histogram.has_buckets:
             found[name] = learned_lengths(histogram)
             notes += _of_lengths(name, found[name])
         elif mean:
