@@ -212,3 +212,72 @@ def test_without_probe_nothing_is_posted() -> None:
     with fake.serving(metrics=page_of(10)) as server:
         kvplan.verify("llama-3.1-8b-instruct", url=server.url, gpu="h100")
         assert {method for method, _, _, _ in server.asked} == {"GET"}
+
+
+class Picky:
+    """Answers on chat alone, and knows no ignore_eos."""
+
+    def __init__(self) -> None:
+        self.engine, self.posts = Engine(chat=True, strict=True), 0
+
+    def __call__(self, handler: fake.Handler) -> None:
+        if handler.command == "POST":
+            self.posts += 1
+            return handler.send(400, b"{}") if "chat" not in handler.path else self.engine(handler)
+        return handler.send(404, b"")
+
+
+@pytest.mark.parametrize("most", [10, 17])
+def test_tries_that_find_out_what_the_server_takes_are_counted(most: int) -> None:
+    picky, told = Picky(), []
+    answer, asked = probed(picky, told, path="*", probe_requests=most)
+    posts = sum(method == "POST" for method, *_ in asked)
+    assert posts == answer["observed"]["probe"]["requests"] <= most
+    announced = int(told[0].removeprefix("--probe sends up to ").partition(" ")[0])
+    assert posts <= announced <= most
+    assert "/v1/completions, or where that is refused http://" in told[0]
+    assert "/v1/chat/completions, and nowhere else" in told[0]
+    assert "4 requests went to finding out what the server takes" in answer["notes"]
+    if most == 10:
+        assert any("for 4 at once" in note for note in answer["notes"])
+
+
+@pytest.mark.parametrize("most", [3, 5])
+def test_requests_that_all_go_to_finding_out_are_said_to_be_too_few(most: int) -> None:
+    picky = Picky()
+    with pytest.raises(BadInput, match=rf"--probe-requests: {most} are too few: {min(4, most)} went to"):
+        probed(picky, path="*", probe_requests=most, probe_concurrency="1")
+    assert picky.posts == min(4, most)
+
+
+def test_what_the_time_cuts_has_not_failed() -> None:
+    begun = time.monotonic()
+    answer, _ = probed(Engine(), probe_rate=2, probe_requests=8, probe_seconds="3s", probe_concurrency="2")
+    assert time.monotonic() - begun < 8
+    assert not any("failed" in note for note in answer["notes"])
+    assert "the probe's time was over before all was sent" in answer["notes"]
+    assert all(level["failed"] == 0 for level in answer["observed"]["probe"]["levels"])
+
+
+def test_a_rate_that_leaves_no_time_for_another_request_is_not_waited_for() -> None:
+    begun = time.monotonic()
+    with pytest.raises(Unreachable, match=r"no completion that is measured within 1\.00 s; --probe-seconds"):
+        probed(Engine(), probe_rate=0.001, probe_seconds=1.0)
+    assert time.monotonic() - begun < 8
+
+
+@pytest.mark.parametrize(("prompt", "made"), [(-5, 2**39), (2**39, 8), (10**400, 10**400), (True, 1000)])
+def test_counts_of_tokens_that_cannot_be_are_not_believed(prompt: int, made: int) -> None:
+    class Lying(Engine):
+        def say(self, handler: fake.Handler, event: dict[str, Any]) -> None:  # type: ignore[override]
+            if "usage" in event:
+                event = {**event, "usage": {"prompt_tokens": prompt, "completion_tokens": made}}
+            Engine.say(handler, event)
+
+    answer, _ = probed(Lying(), probe_requests=6, probe_concurrency="1")
+    level = answer["observed"]["probe"]["levels"][0]
+    assert level["output_tokens"] == 8
+    assert level["prompt_tokens"] == 0
+    assert any("counts no tokens" in note for note in answer["notes"])
+    if 8 < made < 2**62:
+        assert any(f"counts {made:,} tokens of a request for 8: not believed" in n for n in answer["notes"])

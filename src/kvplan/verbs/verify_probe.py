@@ -10,7 +10,7 @@ from typing import Any
 from kvplan.engines.deployment import Deployment
 from kvplan.errors import BadInput, shown
 from kvplan.observe.http import Client
-from kvplan.observe.load import PATHS, Level, Plan, Sent, send
+from kvplan.observe.load import PATHS, TRIES, Level, Plan, Sent, send
 from kvplan.observe.served import served_as
 from kvplan.observe.server import Server
 from kvplan.units import parse_seconds, seconds_text
@@ -81,15 +81,19 @@ class Probe:
             else ""
         )
 
-    def said(self, url: str) -> str:
+    @property
+    def most(self) -> int:
+        """All requests that may be sent."""
+        return 1 + sum(count for _, count in self.counts())
+
+    def said(self, base: str) -> str:
         """What will be sent, before it is."""
-        counts = self.counts()
-        most = 1 + sum(count for _, count in counts)
-        levels = ", ".join(str(level) for level, _ in counts)
+        levels = ", ".join(str(level) for level, _ in self.counts())
         return (
-            f"--probe sends up to {most} requests of about {self.prompt_tokens:,} random words, each for "
-            f"{self.output_tokens:,} tokens, to {url} and nowhere else: {levels} at once, at most "
-            f"{self.rate:g} a second, for at most {seconds_text(self.seconds)}"
+            f"--probe sends up to {self.most} requests of about {self.prompt_tokens:,} random words, each "
+            f"for {self.output_tokens:,} tokens, to {base}{PATHS[0]}, or where that is refused {base}{PATHS[1]}, "
+            f"and nowhere else: {levels} at once, at most {self.rate:g} a second, for at most "
+            f"{seconds_text(self.seconds)}"
         )
 
 
@@ -111,24 +115,40 @@ def probed(
 ) -> Probed:
     """Send a load and set its times beside those predicted."""
     if tell is not None:
-        tell(probe.said(client.address.page(PATHS[0])))
+        tell(probe.said(client.address.base))
     model = served_as(server) or ""
-    plan = Plan(model, probe.counts(), probe.prompt_tokens, probe.output_tokens, probe.rate, probe.seconds)
+    plan = Plan(
+        model, probe.counts(), probe.most, probe.prompt_tokens, probe.output_tokens, probe.rate, probe.seconds
+    )
     sent = send(client.with_limits(seconds=probe.seconds, all_seconds=probe.seconds), plan)
     levels = [level for level in sent.levels if level.steady]
     if not levels:
-        raise client.unreachable(
-            client.address.page(sent.path), f"answers no completion ({shown(sent.why, 120)})",
-            "is it an OpenAI-compatible server? metrics are compared without --probe",
-        )  # fmt: skip
+        raise _nothing(client, probe, sent)
     rows: list[Check] = []
-    notes = [*([probe.left_out] if probe.left_out else []), *_notes(sent)]
+    notes = _notes(probe, sent)
     for level in levels:
         timed = times(_measured(level, probe), d, f" at {level.concurrency}", _WHY)
         rows += timed.checks
         notes += timed.notes
     document = {"path": sent.path, "requests": sent.requests, "levels": [_row(level) for level in levels]}
     return Probed(rows, document, list(dict.fromkeys(notes)))
+
+
+def _nothing(client: Client, probe: Probe, sent: Sent) -> Exception:
+    """Why there is no time to compare."""
+    page = client.address.page(sent.path)
+    if sent.cut:
+        what = f"answers no completion that is measured within {seconds_text(probe.seconds)}"
+        return client.unreachable(page, what, "--probe-seconds gives it longer")
+    if not sent.levels and (sent.answers or sent.tried == probe.most < len(TRIES)):
+        return BadInput(
+            f"--probe-requests: {probe.requests} are too few: {sent.tried} went to finding out what the "
+            "server takes; give more"
+        )
+    return client.unreachable(
+        page, f"answers no completion ({shown(sent.why, 120)})",
+        "is it an OpenAI-compatible server? metrics are compared without --probe",
+    )  # fmt: skip
 
 
 def _measured(level: Level, probe: Probe) -> Measured:
@@ -162,15 +182,27 @@ def _row(level: Level) -> dict[str, Any]:
     return found
 
 
-def _notes(sent: Sent) -> list[str]:
-    notes = []
+def _notes(probe: Probe, sent: Sent) -> list[str]:
+    notes = [probe.left_out] if probe.left_out else []
+    planned = [level for level, _ in probe.counts()]
+    without = [str(level) for level in planned[len(sent.levels) :]]
+    if sent.tried > 1:
+        notes.append(f"{sent.tried} requests went to finding out what the server takes")
+    if without:
+        notes.append(f"no request was left, or no time, for {', '.join(without)} at once")
     failed = sum(level.failed for level in sent.levels)
     if failed:
         notes.append(f"{failed} of {sent.requests} requests failed: {shown(sent.why, 120)}")
-    if any(level.cut for level in sent.levels):
+    if sent.cut:
         notes.append("the probe's time was over before all was sent")
     if any(not a.prompt_tokens for level in sent.levels for a in level.answered):
         notes.append("the server counts no tokens: pieces of its stream are taken for tokens")
+    claimed = max((a.claimed for level in sent.levels for a in level.answered), default=0)
+    if claimed:
+        notes.append(
+            f"the server counts {claimed:,} tokens of a request for {probe.output_tokens:,}: not believed, "
+            "pieces of its stream are taken for tokens"
+        )
     return notes
 
 
