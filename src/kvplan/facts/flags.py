@@ -129,7 +129,7 @@ def _shares(flag: Flag, value: Any) -> list[float]:
 def _number(flag: Flag, value: Any) -> float:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise BadInput(f"{flag.option}: {shown(value)} is not a number") from None
     if isinstance(value, bool) or not math.isfinite(found) or found < 0:
         raise BadInput(f"{flag.option}: {shown(value)} is not a number of 0 or more")
@@ -139,7 +139,7 @@ def _number(flag: Flag, value: Any) -> float:
 def _share(flag: Flag, value: Any) -> float:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise BadInput(f"{flag.option}: {shown(value)} is not a number") from None
     if isinstance(value, bool) or not 0 < found <= 1:
         raise BadInput(f"{flag.option}: {found:g} is not a share; give more than 0, at most 1")

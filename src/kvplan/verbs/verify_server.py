@@ -95,6 +95,11 @@ def _traffic(client: Client, server: Server, asking: Asking) -> Traffic | None:
         reading, seconds = watch(client.with_limits(), server, min(asking.watch, _MOST_WATCHED))
         if reading is not None:
             return traffic_of(reading, seconds)
+        raise client.unreachable(
+            server.url,
+            "did not give its metrics twice",
+            "drop --watch: what it counts since its start is taken",
+        )
     return traffic_of(server.reading) if server.reading is not None else None
 
 
