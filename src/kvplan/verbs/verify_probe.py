@@ -91,8 +91,8 @@ class Probe:
         levels = ", ".join(str(level) for level, _ in self.counts())
         return (
             f"--probe sends up to {self.most} requests of about {self.prompt_tokens:,} random words, each "
-            f"for {self.output_tokens:,} tokens, to {base}{PATHS[0]}, or where that is refused {base}{PATHS[1]}, "
-            f"and nowhere else: {levels} at once, at most {self.rate:g} a second, for at most "
+            f"for {self.output_tokens:,} tokens, to {base}{PATHS[0]}, or where that is refused "
+            f"{base}{PATHS[1]}, and nowhere else: {levels} at once, at most {self.rate:g} a second, for at most "
             f"{seconds_text(self.seconds)}"
         )
 
