@@ -92,8 +92,8 @@ class Probe:
         return (
             f"--probe sends up to {self.most} requests of about {self.prompt_tokens:,} random words, each "
             f"for {self.output_tokens:,} tokens, to {base}{PATHS[0]}, or where that is refused "
-            f"{base}{PATHS[1]}, and nowhere else: {levels} at once, at most {self.rate:g} a second, for at most "
-            f"{seconds_text(self.seconds)}"
+            f"{base}{PATHS[1]}, and nowhere else: {levels} at once, at most {self.rate:g} a second, for at "
+            f"most {seconds_text(self.seconds)}"
         )
 
 

@@ -122,7 +122,8 @@ def span_of(since: Any, step: Any) -> tuple[float, int | None]:
         raise BadInput(f"--since: {shown(since)} is outside 10s to 400 days; write such as 24h")
     if every is not None and not (1 <= every <= back / 2 and back / every <= 10_000):
         raise BadInput(
-            f"--step: {shown(step)} does not divide --since into 2 to 10,000 steps; write such as 5m"
+            f"--step: {shown(step)} does not divide --since into 2 to 10,000 steps; write such as "
+            f"{max(1, round(back / 60))}s"
         )
     return back, None if every is None else round(every)
 
