@@ -248,3 +248,20 @@ def test_what_the_plan_cannot_judge_is_not_known() -> None:
     assert {row["fits"] for row in fixes_of("ollama: the host").values()} == {None}
     assert fixes_of("vllm: graphs")["--enforce-eager"]["fits"] is None
     assert {row["fits"] for row in fixes_of("vllm: in words that no form knows").values()} == {None}
+
+
+def test_a_length_that_the_engine_estimates_is_the_one_to_take() -> None:
+    """Hybrid caches start with less than one longest sequence at full concurrency in some versions."""
+    row = fixes_of("vllm: one sequence is too long")["--max-model-len"]
+    assert (row["value"], row["note"]) == (37760, "the engine's own estimate")
+    hybrid = kvplan.fit(
+        "google/gemma-3-27b-it", gpu="h100", engine_version="0.14.0", kv_cache_memory_bytes="0.68GiB",
+        max_model_len=30000,
+    )  # fmt: skip
+    back = {row["flag"]: row["value"] for row in hybrid["ways_back"]}
+    assert back["--max-model-len"] >= hybrid["capacity"]["estimated_max_model_len"] - 16
+    again = kvplan.fit(
+        "google/gemma-3-27b-it", gpu="h100", engine_version="0.14.0", kv_cache_memory_bytes="0.68GiB",
+        max_model_len=back["--max-model-len"],
+    )  # fmt: skip
+    assert again["capacity"]["fits"]

@@ -133,3 +133,56 @@ def test_a_change_is_printed_as_fit_takes_it() -> None:
         VLLM, enable_prefix_caching=False
     )
     assert "`leave out --swa-full`" in printed(GEMMA, swa_full=True)
+
+
+PEAK = (RUNS.parent / "sample-logs" / "peak.log").read_text("utf-8")
+
+
+def test_a_pool_that_was_given_in_bytes_says_nothing_of_the_device() -> None:
+    pinned = PEAK.replace("'model':", "'kv_cache_memory_bytes': 47179869184, 'model':", 1)
+    assert pinned != PEAK
+    names = {row["name"] for row in verified(pinned, gpu="h100")["checks"]}
+    assert "weight_bytes" in names
+    assert not {"kv_pool_bytes", "kv_tokens_from_flags"} & names
+
+
+def test_what_is_known_to_be_wrong_is_put_right_before_memory_is_explained() -> None:
+    """The log is of an H100; a smaller card and a wrong share are both named, and no third."""
+    quiet = "\n".join(line for line in PEAK.splitlines() if "79.18" not in line and "GiB total" not in line)
+    answer = verified(quiet, gpu="a100-40-pcie", gpu_memory_utilization=0.8)
+    flags = {row["flag"]: row["value"] for row in answer["changes"]}
+    assert flags["--gpu-memory-utilization"] == 0.9
+    right = verified(quiet, gpu="a100-40-pcie")
+    assert flags.get("--gpu") == {row["flag"]: row["value"] for row in right["changes"]}.get("--gpu")
+
+
+def test_what_others_hold_is_compared_with_what_was_free() -> None:
+    row = next(
+        row
+        for row in verified(PEAK, gpu="h100", memory_in_use="60GiB")["checks"]
+        if row["name"] == "memory_in_use"
+    )
+    assert not row["agrees"]
+    assert row["reported"] == pytest.approx(0.5 * 2**30)
+
+
+CAPPED = """[TensorRT-LLM] TensorRT LLM version: 1.2.0
+[03/04/2026-10:00:00] [TRT-LLM] [I] LLM Args: model='meta-llama/Llama-3.1-8B-Instruct' \
+tensor_parallel_size=1 max_batch_size=64 max_num_tokens=8192 max_seq_len=8192 kv_cache_config=KvCacheConfig(max_tokens=100000, \
+free_gpu_memory_fraction=0.9, max_attention_window=None)
+[03/04/2026-10:00:01] [TRT-LLM] [I] Use 14.99 GB for model weights.
+[03/04/2026-10:00:08] [TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 18.61 \
+GiB, available KV cache memory when calculating max tokens: 12.21 GiB, fraction is set 0.9, kv size is 131072. \
+device total memory 79.18 GiB, temporary kv cache memory during profiling 1.25 GiB
+[TensorRT-LLM][INFO] Max KV cache blocks per sequence: 257 [window size=8192], tokens per block=32, primary \
+blocks=3125, secondary blocks=0
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 12.21 GiB for max tokens in paged KV cache (100000).
+"""
+
+
+def test_a_cache_of_so_many_tokens_at_most_is_no_other_device() -> None:
+    answer = verified(CAPPED, gpu="h100")
+    assert answer["agrees"], [row for row in answer["checks"] if not row["agrees"]]
+    assert {"kv_pool_bytes", "kv_pool_from_parts", "kv_tokens"} <= {row["name"] for row in answer["checks"]}
+    wrong = verified(CAPPED, gpu="h100", max_attention_window="1024,8192")
+    assert ("--max-attention-window", None) in [(row["flag"], row["value"]) for row in wrong["changes"]]

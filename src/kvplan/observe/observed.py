@@ -46,8 +46,9 @@ class Observed:
     `split` (tp, pp, …), `named` (dtype, quantization, kv_cache_dtype) and `flags` (the engine's own) are what
     the log states, `none` names settings that it prints as None; `whole` says whether everything that was not
     default is among them; `shown` has settings in force that nobody need have given. `served`: a running
-    server says so, not a log. `figures` are those of one rank; of several ranks the one that decides, `ranks`
-    of them in all. `pools` are the allocations in order, `metadata` the keys of a GGUF file.
+    server says so, not a log; `pinned`: the pool was given in bytes, whatever the device had. `figures` are
+    those of one rank; of several ranks the one that decides, `ranks` of them in all. `pools` are the
+    allocations in order, `metadata` the keys of a GGUF file.
     """
 
     engine: str
@@ -63,6 +64,7 @@ class Observed:
     none: frozenset[str] = frozenset()
     shown: Mapping[str, Any] = field(default_factory=dict)
     served: bool = False
+    pinned: bool = False
     whole: bool = False
     figures: Mapping[str, Said] = field(default_factory=dict)
     ranks: int = 1

@@ -69,6 +69,7 @@ def _vllm(server: Server) -> Observed:
         named=found.named,
         flags=found.flags,
         shown=_in_force(info),
+        pinned="kv_pool_bytes" in figures,
         figures=figures,
         ranks=max(1, replicas),
         notes=tuple(_unusable(found)),

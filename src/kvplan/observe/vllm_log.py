@@ -64,6 +64,7 @@ def observed(startup: StartUp) -> Observed:
         named=found.named,
         flags=found.flags,
         none=frozenset(found.none),
+        pinned=isinstance(stated, int) and stated > 0,
         whole=bool(startup.texts("arguments")),
         figures=figures,
         ranks=max(1, len(ranks)),

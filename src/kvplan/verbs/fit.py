@@ -76,7 +76,7 @@ def fit_answer(d: Deployment, batch: int | None, against: str | None, read: Past
     def compute(leaf: Leaf) -> dict[str, Any]:
         part = fit_part(d, batch, leaf)
         short = part["capacity"]["fits"] is False
-        part["ways_back"] = ways_back(d, batch or 1) if short and leaf is bare else []
+        part["ways_back"] = ways_back(d, batch) if short and leaf is bare else []
         part["notes"] = [*read.notes, *part["notes"]]
         beside = {"command": read.report, "against": compared}
         return part | {name: found for name, found in beside.items() if found is not None}

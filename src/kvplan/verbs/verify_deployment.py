@@ -323,7 +323,9 @@ class Case:
         """The deployment from the device and the flags alone, or why there is none."""
         if self.states_pool:
             return None, []
-        return self.made(None, "nothing is predicted from the device and the flags")
+        pool = self.observed.figures.get("kv_pool_bytes") if self.observed.pinned else None
+        given = None if pool is None else round(pool.value)
+        return self.made(given, "nothing is predicted from the device and the flags")
 
     def made(self, pool: int | None, otherwise: str) -> tuple[Deployment | None, list[str]]:
         """The deployment, or a sentence on why there is none."""
@@ -357,7 +359,8 @@ class Case:
     @property
     def as_logged(self) -> Case:
         """The same log without what the user states of the settings, the model apart."""
-        kept = {k: v for k, v in self.given.words.items() if k in ("gpu", "gpu_memory", "memory_in_use")}
+        known = _DEVICE if _device(self.observed, Given()) else ()
+        kept = {k: v for k, v in self.given.words.items() if k in _DEVICE and k not in known}
         alone = Given(self.given.model, kept)
         at = placed(self.observed, Given(self.at.model, kept))
         return Case(self.observed, alone, Placed(self.at.model, at.version))

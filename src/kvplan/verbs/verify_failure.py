@@ -74,12 +74,18 @@ def _too_long(at: Failed) -> Told:
         f"one sequence of {length} needs {_size(needed)} of cache, and {_size(available)} are left for it "
         "once the weights, a step's peak and the rest are taken off"
     )
-    rows = ways(at)
-    made = at.failure.value("kv_tokens")
+    return Told(needed, available, says, _as_the_engine_has_it(at, ways(at)))
+
+
+def _as_the_engine_has_it(at: Failed, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same, the longest length being the engine's own figure where it prints one."""
+    made, length = at.failure.value("kv_tokens"), at.failure.value("estimated_max_model_len")
+    own = None
     if at.case.observed.engine == "tensorrt-llm" and made:
-        shorter = sure("--max-seq-len", int(made), "as many tokens as the cache was made for")
-        rows = [shorter, *(r for r in rows if r["flag"] != "--max-seq-len")]
-    return Told(needed, available, says, rows)
+        own = sure("--max-seq-len", int(made), "as many tokens as the cache was made for")
+    elif length:
+        own = sure("--max-model-len", int(length), "the engine's own estimate")
+    return rows if own is None else [own, *(r for r in rows if r["flag"] != own["flag"])]
 
 
 def _no_memory(at: Failed) -> Told:

@@ -92,11 +92,11 @@ def ways(
     if base is None:
         return []
     if fits(base):
-        return [_not_told(r) for r in ways_back(base, 1) if r["fits"] and _changes(base, r)]
-    rows = ways_back(base, 1)
+        return [_not_told(r) for r in ways_back(base, None) if r["fits"] and _changes(base, r)]
+    rows = ways_back(base, None)
     if d is None and base is not planned:
         kept = [r for r in rows if r["flag"] != "--tp"]
-        rows = [*kept, *(more_ranks(planned, 1) if planned is not None else _at_most(rows))]
+        rows = [*kept, *(more_ranks(planned, None) if planned is not None else _at_most(rows))]
     if d is None:
         rows = _in_pool(at, rows, pool)
     return [*_narrower_weights(planned), *rows] if weights else rows
@@ -111,7 +111,7 @@ def _in_pool(at: Failed, rows: list[dict[str, Any]], pool: int | None) -> list[d
     if pinned is None or fits(pinned):
         return rows
     flags = [f"--{name.replace('_', '-')}" for name in LENGTHS.values()]
-    inside = {r["flag"]: r for r in ways_back(pinned, 1) if r["flag"] in (*flags, "--kv-cache-dtype")}
+    inside = {r["flag"]: r for r in ways_back(pinned, None) if r["flag"] in (*flags, "--kv-cache-dtype")}
     return [inside.get(r["flag"], r) for r in rows]
 
 
@@ -138,7 +138,7 @@ def _narrower_weights(d: Deployment | None) -> list[dict[str, Any]]:
         return []
     try:
         changed = with_quantization(d, "fp8")
-        ok = holds(changed, 1)
+        ok = holds(changed, None)
     except KvplanError:
         return []
     size = memory_of(changed, bare)["weight_bytes"]
@@ -247,7 +247,7 @@ def with_less_work(at: Failed) -> list[dict[str, Any]]:
 
 def _and_shorter(d: Deployment, tokens: int, note: str) -> dict[str, Any] | None:
     """Fewer tokens a step and a shorter longest sequence, where the first alone leaves too little cache."""
-    shorter = next(r for r in ways_back(d, 1) if r["flag"] == "--max-model-len")
+    shorter = next(r for r in ways_back(d, None) if r["flag"] == "--max-model-len")
     if shorter["value"] is None:
         return None
     both = f"--max-num-batched-tokens {tokens} --max-model-len"
@@ -272,7 +272,7 @@ def with_fewer_sequences(at: Failed, count: int) -> list[dict[str, Any]]:
 def fits(d: Deployment) -> bool:
     """Whether it starts by kvplan's figures."""
     try:
-        return holds(d, 1)
+        return holds(d, None)
     except KvplanError:
         return False
 

@@ -23,6 +23,7 @@ _CONTEXT = 1.5 * _GIB  # a device's own context and a process group: not another
 _LEAST = 0.05 * _GIB
 _MOST_NAMED = 3
 _LEAST_SHARE = 0.01
+_ALIKE = 0.05
 
 
 def memory_reasons(case: Case, compared: Compared, bad: Sequence[Check]) -> list[dict[str, Any]]:
@@ -142,7 +143,7 @@ def _as_on_another(case: Case, d: Deployment, pool: Said, names: list[str]) -> l
         says = f"the pool is as on {' or '.join(fitting[:_MOST_NAMED])}, not on {_named(case, d)}{so}"
         return [explained(names, says, "--gpu", fitting[0])]
     total = round(has + (pool.value - ours) / share)
-    if total <= 0:
+    if total <= 0 or abs(total - has) < _ALIKE * has:  # a step's peak may be off by as much
         return []
     says = f"the pool is as on a device of about {bytes_text(total)}, not of {bytes_text(has)}{so}"
     return [explained(names, says, "--gpu-memory", _size(total))]

@@ -179,7 +179,8 @@ def outcome_of(
 
 def _circular(o: Observed, case: Case) -> list[str]:
     """Figures that the plan takes from the server itself: they would agree whatever runs."""
-    found = [] if "kv_pool_bytes" in o.figures else ["num_blocks"]
+    stated = "kv_pool_bytes" in o.figures or "num_gpu_blocks_override" in case.given.settings
+    found = [] if stated else ["num_blocks"]
     if o.engine == "llama.cpp" and not {"ctx_size", "parallel"} & set(case.given.settings):
         found += ["n_ctx", "n_ctx_seq", "max_running_requests"]
     return found

@@ -23,6 +23,7 @@ from kvplan.verbs.verify_check import STATED, Check, same, within
 from kvplan.verbs.verify_deployment import Case
 from kvplan.verbs.verify_vllm import share_of
 
+_CONTEXT = 1.5 * 2**30  # what a device's context and a process group hold of it
 _APART = 0.05  # memories of two accelerators that a log tells apart
 _RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
 _NAMED = ("dtype", "quantization", "kv_cache_dtype")
@@ -40,6 +41,9 @@ def stated_checks(case: Case, ours: Deployment | None) -> tuple[list[Check], lis
     """One row a setting that the user states and the log shows; names of those that it does not show."""
     theirs = case.as_logged.attempt(1 << 30)
     rows, unseen = [*_of_model(case), *_of_version(case), *_of_device(case), *_of_pool(case)], []
+    rows += (held := _of_others(case))
+    if case.given.words.get("memory_in_use") is not None and not held:
+        unseen.append("--memory-in-use")
     for name, value in _stated(case):
         found = _shown_by(case, theirs, name)
         if found is None:
@@ -175,6 +179,20 @@ def _of_device(case: Case) -> list[Check]:
     if len(sizes) < 2 or max(sizes) <= min(sizes) * (1 + _APART):
         return []
     return [same("gpu", ours.key, theirs.key, _SHOWN)]
+
+
+def _of_others(case: Case) -> list[Check]:
+    """What others hold beside what was free on the device at the start."""
+    stated, o = case.given.words.get("memory_in_use"), case.observed
+    free, total = o.figures.get("free_before_bytes"), o.figures.get("accelerator_bytes")
+    if free is None and o.failure is not None:
+        free, total = (o.failure.figures.get(n) for n in ("free_before_bytes", "accelerator_bytes"))
+    if stated is None or free is None or total is None:
+        return []
+    size = stated if isinstance(stated, int) else parse_bytes(str(stated), "--memory-in-use")
+    held, agrees = total.value - free.value, abs(size - total.value + free.value) <= _CONTEXT
+    why = "what was free at the start, with a device's own context"
+    return [Check("memory_in_use", size, round(held), "B", agrees, STATED, why)]
 
 
 def _of_pool(case: Case) -> list[Check]:

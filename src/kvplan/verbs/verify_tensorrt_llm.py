@@ -23,7 +23,7 @@ def compared(case: Case) -> Compared:
     """Every figure of the start-up, and the deployment with the pool it allocated."""
     o, d = case.observed, trial(case)
     pool = _pool(o)
-    rows = [*(_capacity(o, d, pool) if d is not None and pool is not None else []), *_parts(o)]
+    rows = [*(_capacity(o, d, pool) if d is not None and pool is not None else []), *_parts(o, d)]
     planned, notes = case.planned()
     if planned is not None:
         rows += _from_flags(o, planned)
@@ -66,7 +66,16 @@ def _nearest(d: Deployment, pool: Said, said: Said) -> int | None:
     return at if pool.low - block <= at <= pool.high + block else None
 
 
-def _parts(o: Observed) -> list[Check]:
+def _most(d: Deployment | None, pool: float) -> float:
+    """The pool, or the part of it that `max_tokens` lets the engine take."""
+    if d is None or d.setup.flags.get("max_tokens") is None:
+        return pool
+    at = capacity_of(d, max(0, round(pool)), bare)
+    blocks, each = value_of(at.num_blocks), value_of(at.bytes_per_block)
+    return min(pool, float(blocks * each)) if blocks and each else pool
+
+
+def _parts(o: Observed, d: Deployment | None) -> list[Check]:
     """The pool by the engine's own rule from what its dry run printed."""
     f = o.figures
     share = o.flags.get("free_gpu_memory_fraction")
@@ -76,10 +85,11 @@ def _parts(o: Observed) -> list[Check]:
         device, peak = round(f["accelerator_bytes"].value), round(f["peak_bytes"].value)
         predicted = available_bytes(device, peak, round(temporary.value), float(share))
         slack = (f["accelerator_bytes"].half + f["peak_bytes"].half + temporary.half) * 1.1
-        bounds = (float(value_of(predicted)) - slack, float(value_of(predicted)) + slack)
+        predicted = _most(d, float(value_of(predicted)))
+        bounds = (predicted - slack, predicted + slack)
         why = "every part is printed to 0.01 GiB: (device − peak + the dry run's pool) × the fraction"
         rows.append(
-            between("kv_pool_from_parts", value_of(predicted), bounds, f["kv_pool_bytes"], "B", PARTS, why)
+            between("kv_pool_from_parts", round(predicted), bounds, f["kv_pool_bytes"], "B", PARTS, why)
         )
     if "available_bytes" in f and "kv_allocated_bytes" in f and "peak_bytes" not in f:
         part = float(share) if share else 0.9
@@ -96,13 +106,16 @@ def _parts(o: Observed) -> list[Check]:
 def _from_flags(o: Observed, d: Deployment) -> list[Check]:
     table = memory_of(d, bare)
     pool = _pool(o)
-    bounds = (table["kv_pool_low_bytes"], table["kv_pool_high_bytes"])
+    predicted, low, high = (
+        None if table[name] is None else _most(d, table[name])
+        for name in ("kv_pool_bytes", "kv_pool_low_bytes", "kv_pool_high_bytes")
+    )
     why = "between the ends of what other engines' start-up logs showed"
     return found(
         [
             within("weight_bytes", table["weight_bytes"], 0.05, o.figures.get("weight_bytes"), "B", FLAGS,
                    "padding of kernels is not known for this engine"),
-            between("kv_pool_bytes", table["kv_pool_bytes"], bounds, pool, "B", FLAGS, why),
+            between("kv_pool_bytes", predicted, (low, high), pool, "B", FLAGS, why),
         ]
     )  # fmt: skip
 

@@ -171,7 +171,7 @@ def capacity_checks(o: Observed, d: Deployment) -> tuple[list[Check], str]:
     said |= {n: refused[n] for n in ("needed_kv_bytes", "estimated_max_model_len") if n in refused}
     why = f"the log rounds its pool to {bytes_text(2 * pool.half)}" if pool is not None else ""
     why = why if pool is not None and pool.half else "the pool is stated in bytes"
-    if "kv_pool_bytes" not in o.figures and o.served:
+    if "kv_pool_bytes" not in o.figures and o.served and "num_gpu_blocks_override" not in d.setup.flags:
         said.pop("num_blocks", None)  # the pool is made of them
         why = "so many blocks as it states hold it"
     if pool is None or not said:

@@ -29,6 +29,7 @@ def reasons(
         return found, {}  # of another model every figure is another
     said, left = _stated_otherwise(case, bad, [row.name for row in wrong])
     found += said
+    case, compared, left = _put_right(case, compared, left, [row.name for row in wrong])
     held = [row.name for row in left if _of_capacity(row, case.observed)]
     changed: dict[str, Any] = {}
     if held:
@@ -49,9 +50,15 @@ def _of_capacity(row: Check, o: Observed) -> bool:
 
 def _otherwise(row: Check) -> dict[str, Any]:
     """A setting that is stated otherwise than the log shows it."""
-    says = f"the plan has {_typed(row.name, row.predicted)}, the log {_typed(row.name, row.reported)}"
-    value = None if row.reported == NONE and row.name != "quantization" else row.reported
+    ours, theirs = (_in_unit(row, value) for value in (row.predicted, row.reported))
+    says = f"the plan has {_typed(row.name, ours)}, the log {_typed(row.name, theirs)}"
+    value = None if row.reported == NONE and row.name != "quantization" else theirs
     return explained([row.name], says, _option(row.name), value)
+
+
+def _in_unit(row: Check, value: Any) -> Any:
+    """Bytes as they are typed."""
+    return f"{value / 2**30:.2f}GiB" if row.unit == "B" else value
 
 
 def _stated_otherwise(
@@ -68,6 +75,22 @@ def _stated_otherwise(
         if dropped:
             return _without(case, sorted(names), dropped, known), [r for r in left if r.name not in names]
     return [], left
+
+
+def _put_right(
+    case: Case, compared: Compared, left: list[Check], wrong: Sequence[str]
+) -> tuple[Case, Compared, list[Check]]:
+    """The case with the log's own settings where the user's are wrong, and what disagrees then still."""
+    names = [name for name in wrong if name in case.settings]
+    if not names or not left:
+        return case, compared, left
+    right = case.without(names)
+    try:
+        again = compared_again(right)
+    except KvplanError:
+        return case, compared, left
+    rows = {row.name: row for row in again.checks}
+    return right, again, [rows[r.name] for r in left if r.name in rows and not rows[r.name].agrees]
 
 
 def _fewest(case: Case, rows: set[str], known: Sequence[str]) -> list[str]:

@@ -27,15 +27,19 @@ _SHARES = {
 _MOST_TP = 64
 
 
-def holds(d: Deployment, batch: int) -> bool:
-    """Whether the deployment starts and runs that many sequences of its maximum length at once."""
+def holds(d: Deployment, batch: int | None) -> bool:
+    """Whether the deployment starts and runs that many sequences of its maximum length at once.
+
+    Without a number vLLM's start check decides, which asks for one in its own way; of others one must fit.
+    """
+    batch = 1 if batch is None and d.setup.engine != "vllm" else batch
     memory = memory_of(d, bare)
     found = capacity_of(d, pool_for(d, memory), bare)
     return starts(d, memory, found) is not False and enough(d, None, found, batch, None)
 
 
-def ways_back(d: Deployment, batch: int) -> list[dict[str, Any]]:
-    """One change at a time, each with whether it is enough for `batch` sequences and what it takes.
+def ways_back(d: Deployment, batch: int | None) -> list[dict[str, Any]]:
+    """One change at a time: whether it is enough for `batch` sequences, or to start, and what it takes.
 
     A row: `change` (flag and value, empty where no value is enough), `fits`, `note`.
     """
@@ -47,14 +51,14 @@ def _row(name: str, value: Any, note: str) -> dict[str, Any]:
     return {"flag": name, "value": value, "fits": value is not None, "note": note}
 
 
-def _tried(batch: int, change: Callable[[], Deployment]) -> bool:
+def _tried(batch: int | None, change: Callable[[], Deployment]) -> bool:
     try:
         return holds(change(), batch)
     except KvplanError:
         return False
 
 
-def _shorter(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+def _shorter(d: Deployment, batch: int | None) -> Iterator[dict[str, Any]]:
     """The longest maximum length at which it fits, by bisection: more tokens never need less."""
     flag = LENGTHS.get(d.setup.engine)
     if flag is None:
@@ -90,7 +94,7 @@ def _least(enough: Callable[[int], bool], most: int) -> int | None:
     return low
 
 
-def _share(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+def _share(d: Deployment, batch: int | None) -> Iterator[dict[str, Any]]:
     flag = _SHARES.get(d.setup.engine)
     if flag is None or d.memory_bytes is None or "kv_pool_bytes" in d.measured:
         return
@@ -110,7 +114,7 @@ def _share(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
     yield _row(f"--{flag.replace('_', '-')}", found, note if found else missed)
 
 
-def _narrower(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+def _narrower(d: Deployment, batch: int | None) -> Iterator[dict[str, Any]]:
     if d.setup.engine == "llama.cpp":
         ok = _tried(batch, partial(with_flags, d, cache_type_k="q8_0", cache_type_v="q8_0"))
         yield _row(
@@ -127,9 +131,14 @@ def _narrower(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
     )
 
 
-def _on_host(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+def _on_host(d: Deployment, batch: int | None) -> Iterator[dict[str, Any]]:
     """llama.cpp: layers, or experts, that stay in host memory, with a margin left on every device."""
-    if batch > 1 or d.setup.engine != "llama.cpp" or d.memory_bytes is None or d.setup.platform == "cpu":
+    if (
+        (batch or 1) > 1
+        or d.setup.engine != "llama.cpp"
+        or d.memory_bytes is None
+        or d.setup.platform == "cpu"
+    ):
         return
     free = [free_bytes(d)] * (d.setup.tp * d.setup.pp)
     found = largest_offload(d.model, d.setup, free)
@@ -139,7 +148,7 @@ def _on_host(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
     yield _row(f"--{found.flag.replace('_', '-')}", found.surely, note)
 
 
-def more_ranks(d: Deployment, batch: int) -> Iterator[dict[str, Any]]:
+def more_ranks(d: Deployment, batch: int | None) -> Iterator[dict[str, Any]]:
     """The fewest tensor-parallel ranks, in powers of two, that hold it."""
     if d.setup.engine in CONTEXT_DECIDES:
         return
