@@ -168,12 +168,12 @@ def test_what_others_hold_is_compared_with_what_was_free() -> None:
 
 CAPPED = """[TensorRT-LLM] TensorRT LLM version: 1.2.0
 [03/04/2026-10:00:00] [TRT-LLM] [I] LLM Args: model='meta-llama/Llama-3.1-8B-Instruct' \
-tensor_parallel_size=1 max_batch_size=64 max_num_tokens=8192 max_seq_len=8192 kv_cache_config=KvCacheConfig(max_tokens=100000, \
-free_gpu_memory_fraction=0.9, max_attention_window=None)
+tensor_parallel_size=1 max_batch_size=64 max_num_tokens=8192 max_seq_len=8192 \
+kv_cache_config=KvCacheConfig(max_tokens=100000, free_gpu_memory_fraction=0.9, max_attention_window=None)
 [03/04/2026-10:00:01] [TRT-LLM] [I] Use 14.99 GB for model weights.
 [03/04/2026-10:00:08] [TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 18.61 \
-GiB, available KV cache memory when calculating max tokens: 12.21 GiB, fraction is set 0.9, kv size is 131072. \
-device total memory 79.18 GiB, temporary kv cache memory during profiling 1.25 GiB
+GiB, available KV cache memory when calculating max tokens: 12.21 GiB, fraction is set 0.9, \
+kv size is 131072. device total memory 79.18 GiB, temporary kv cache memory during profiling 1.25 GiB
 [TensorRT-LLM][INFO] Max KV cache blocks per sequence: 257 [window size=8192], tokens per block=32, primary \
 blocks=3125, secondary blocks=0
 [TensorRT-LLM][INFO] [MemUsageChange] Allocated 12.21 GiB for max tokens in paged KV cache (100000).
