@@ -355,3 +355,21 @@ def test_ranks_that_do_not_share_the_experts_share_each_of_them() -> None:
         for ep in (8, 4)
     )
     assert mixed == pytest.approx(all_ranks, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"num_gpu_blocks_override": 1000},
+        {"engine": "sglang", "max_total_tokens": 16000},
+        {"engine": "tensorrt-llm", "max_tokens": 16000},
+    ],
+    ids=["vllm", "sglang", "tensorrt-llm"],
+)
+def test_a_flag_that_keeps_the_cache_smaller_than_its_room_is_said(flags: dict[str, Any]) -> None:
+    answer = kvplan.fit("llama-3.1-8b", gpu="h100", **flags)
+    held = answer["capacity"]["num_blocks"] * answer["capacity"]["bytes_per_block"]
+    assert held == 16000 * 131072
+    assert any("takes 1.95 GiB of the" in note for note in answer["notes"])
+    free = kvplan.fit("llama-3.1-8b", gpu="h100", engine=flags.get("engine"))
+    assert not any("left for the cache" in note for note in free["notes"])

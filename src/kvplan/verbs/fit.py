@@ -11,7 +11,7 @@ from kvplan.engines.deployment import Deployment
 from kvplan.engines.engine import FIGURES, CacheGroup, Capacity
 from kvplan.engines.llama_cpp_placement import Placed, margin_bytes
 from kvplan.engines.registry import CONTEXT_DECIDES, capacity_of
-from kvplan.figure import Figure, Leaf, Source, Trust, bare
+from kvplan.figure import Figure, Leaf, Source, Trust, bare, value_of
 from kvplan.units import bytes_text
 from kvplan.verbs import series
 from kvplan.verbs.against import compare
@@ -24,6 +24,12 @@ from kvplan.verbs.pasted import Pasted
 from kvplan.verbs.size import MAX_BATCH
 from kvplan.verbs.verdict import enough, occupied, pool_for, starts
 from kvplan.verbs.ways import ways_back
+
+_LIMITS = (
+    "num_gpu_blocks_override",
+    "max_total_tokens",
+    "max_tokens",
+)  # of the cache, whatever is left for it
 
 
 def fit(
@@ -96,7 +102,8 @@ def fit_part(d: Deployment, batch: int | None, leaf: Leaf, length: int | None = 
     started = starts(d, memory, capacity)
     if started is False and d.setup.engine in CONTEXT_DECIDES:
         capacity = replace(capacity, estimated_max_model_len=None)  # was of the caches alone
-    notes = [*d.model.notes, *lowered, *capacity.notes, *occupied(d, memory), *_stands_in(d)]
+    beside = [*occupied(d, memory), *_held_back(d, pool, capacity), *_stands_in(d)]
+    notes = [*d.model.notes, *lowered, *capacity.notes, *beside]
     placed = {"placement": [placed_row(p) for p in placed_on(d)]} if d.setup.engine == "llama.cpp" else {}
     return {
         "engine": {"name": d.setup.engine, "version": d.setup.version, "settings": settings_of(d, capacity)},
@@ -148,6 +155,16 @@ def settings_of(d: Deployment, capacity: Capacity) -> dict[str, Any]:
     for name, count in (("pipeline_parallel_size", d.setup.pp), ("data_parallel_size", d.setup.dp)):
         split |= {name: count} if count > 1 else {}
     return {**split, **filled, **d.setup.flags}
+
+
+def _held_back(d: Deployment, pool: Any, capacity: Capacity) -> list[str]:
+    """A cache that a flag keeps smaller than what is left for it."""
+    name = next((flag for flag in _LIMITS if d.setup.flags.get(flag) is not None), None)
+    blocks, each, room = (value_of(x) for x in (capacity.num_blocks, capacity.bytes_per_block, pool))
+    if name is None or not blocks or not each or room is None or blocks * each >= room:
+        return []
+    option = f"--{name.replace('_', '-')} {d.setup.flags[name]}"
+    return [f"{option}: takes {bytes_text(blocks * each)} of the {bytes_text(room)} left for the cache"]
 
 
 def _stands_in(d: Deployment) -> list[str]:
