@@ -97,3 +97,11 @@ def test_bounds_of_times_are_printed_in_their_own_unit() -> None:
         "relative_error": 0.068, "tolerance": 0.6, "low": 0.021, "high": 0.083,
     }  # fmt: skip
     assert cells(row)[4] == "21.00 ms to 83.00 ms"
+
+
+def test_a_block_that_the_engine_sets_itself_is_no_wrong_flag() -> None:
+    """Latents on a CPU are held in blocks of 16 tokens, whatever is asked."""
+    page = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",cache_dtype="auto",engine="0"} 1\n'
+    with fake.serving(metrics=page, version=fake.json_page({"version": "0.32.0"})) as server:
+        answer = kvplan.verify("deepseek-v3", url=server.url, gpu="cpu", block_size=64, max_model_len=2048)
+    assert {row["name"]: row["agrees"] for row in answer["checks"]}["block_size"]

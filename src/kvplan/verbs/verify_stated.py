@@ -116,8 +116,8 @@ def _alike(
         yours = schemes.method_name(str(value))
         own = (theirs.model.quantization or {}).get("quant_method") if theirs is not None else None
         return yours, schemes.method_name(str(shown or own or "none"))
-    if name == "block_size" and ours is not None:
-        return _in_force(ours).get(name, value), shown
+    if name == "block_size" and ours is not None and ours.setup.engine == "vllm":
+        return capacity_of(ours, None, bare).block_tokens or value, shown  # of latents 16, whatever is asked
     if name in _CAPPED and ours is not None:
         return _in_force(ours)[_CAPPED[name]], shown
     if name == "max_seq_len" and shown == value + 1:
