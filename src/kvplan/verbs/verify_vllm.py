@@ -62,20 +62,8 @@ def _given_pool(case: Case, planned: Deployment | None) -> int | None:
 
 def held_pool(case: Case, planned: Deployment | None) -> Said | None:
     """The pool that the log states, else the one that its blocks, or its tokens, come to."""
-    o = case.observed
-    said = pool_said(o, planned)
-    if said is not None:
-        return said
-    d = planned or trial(case)
-    if d is None:
-        return None
-    c = capacity_of(d, None, bare)
-    block, size = value_of(c.bytes_per_block), c.block_tokens
-    blocks = o.value("num_blocks")
-    if blocks is None and o.failure is not None and size:
-        tokens = o.failure.value("kv_tokens")
-        blocks = None if tokens is None else tokens // size
-    return Said(blocks * block, 0) if blocks and block else None
+    said = pool_said(case.observed, planned)
+    return said if said is not None else _of_blocks(case.observed, planned or trial(case))
 
 
 def printed(c: Capacity) -> dict[str, Any]:
@@ -114,8 +102,14 @@ def pool_said(o: Observed, d: Deployment | None = None) -> Said | None:
 
 
 def _of_blocks(o: Observed, d: Deployment | None) -> Said | None:
-    blocks = o.value("num_blocks")
-    each = value_of(capacity_of(d, None, bare).bytes_per_block) if d is not None else None
+    """What the blocks that were printed, or of a refused start the tokens, come to."""
+    if d is None:
+        return None
+    c = capacity_of(d, None, bare)
+    each, blocks = value_of(c.bytes_per_block), o.value("num_blocks")
+    tokens = o.failure.value("kv_tokens") if o.failure is not None else None
+    if blocks is None and tokens is not None and c.block_tokens:
+        blocks = tokens // c.block_tokens
     if not blocks or not each:
         return None
     return Said(blocks * each + each / 2, each / 2)  # what is left is less than a block
