@@ -64,6 +64,11 @@ def samples_of(text: str, wanted: Callable[[str], bool]) -> Samples:
     return read
 
 
+def absurd(value: float) -> bool:
+    """Whether it is no number, or a finite one that nobody counts."""
+    return math.isnan(value) or MOST_VALUE < abs(value) < math.inf
+
+
 def number(value: Any) -> float | None:
     """A number as a page or a document has it, as text or not; None for what is none, and for the absurd."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -85,8 +90,7 @@ def _sample(parse: Any, line: str) -> Sample | None:
     except (ValueError, IndexError, KeyError, TypeError, OverflowError):
         return None
     labels = {str(name): str(text) for name, text in one.labels.items()}
-    absurd = math.isnan(value) or MOST_VALUE < abs(value) < math.inf
-    return None if absurd else Sample(str(one.name), labels, value)
+    return None if absurd(value) else Sample(str(one.name), labels, value)
 
 
 def parser() -> Any:

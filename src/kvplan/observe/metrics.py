@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvplan.facts import store
-from kvplan.observe.exposition import MOST_VALUE, Sample, Samples, samples_of
+from kvplan.observe.exposition import MOST_VALUE, Sample, Samples, absurd, samples_of
 from kvplan.observe.histogram import Histogram, added, histogram_of
 
 FACTS = "engines/metrics.toml"
@@ -213,7 +213,7 @@ def bound_of(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return None if math.isnan(value) or MOST_VALUE < abs(value) < math.inf else value
+    return None if absurd(value) else value
 
 
 def _replicas(samples: Iterable[Sample]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,11 +113,6 @@ LOAD = (
     "prompt_tokens", "output_tokens", "batch", "concurrency", "rate", "context_depth", "shared_prefix_tokens",
     "speculative_tokens", "acceptance", "ttft", "tpot",
 )  # fmt: skip
-
-
-def load_words(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What `asked_of` takes, among a verb's arguments, which it hands over whole."""
-    return {name: arguments[name] for name in LOAD if name in arguments}
 
 
 def asked_of(

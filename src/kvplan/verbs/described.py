@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvplan.engines.deployment import Deployment
@@ -13,15 +13,15 @@ from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted, pasted, settings
 
 RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
-_NAMED = ("dtype", "quantization", "kv_cache_dtype")
+NAMED = ("dtype", "quantization", "kv_cache_dtype")
 MEASURED = ("weights_memory", "activation_memory", "graph_memory", "kv_cache_memory_bytes")
 _OTHERS = ("gpu", "engine", "engine_version", "gpu_memory", "memory_in_use", "link", "command")
-WORDS = (*_OTHERS, *RANKS, *_NAMED, *MEASURED)  # kvplan's own; all other settings are the engine's flags
+WORDS = (*_OTHERS, *RANKS, *NAMED, *MEASURED)  # kvplan's own; all other settings are the engine's flags
 
 
-def stated(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The words of a deployment among a verb's arguments, which it hands over whole."""
-    return {name: arguments[name] for name in WORDS if name in arguments}
+def only(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of these names that are given: a verb hands its arguments over whole."""
+    return {name: given[name] for name in names if name in given}
 
 
 def described(
@@ -51,14 +51,14 @@ def deployed(
     if whose is None:
         raise BadInput("MODEL: missing; give one before the options, or a --command that names it")
     engine = find_engine(given.get("engine") or read.engine or "vllm")
-    measured = {"kv_cache_memory_bytes": read.pool, **_only(MEASURED, given)}
+    measured = {"kv_cache_memory_bytes": read.pool, **only(MEASURED, given)}
     return deployment(
         whose,
         gpu=given.get("gpu"),
         engine=engine,
         engine_version=given.get("engine_version") or read.version,
-        split=Split(**{**read.split, **_only(RANKS, given)}),
-        **{**read.named, **_only(_NAMED, given)},
+        split=Split(**{**read.split, **only(RANKS, given)}),
+        **{**read.named, **only(NAMED, given)},
         gpu_memory=given.get("gpu_memory"),
         memory_in_use=given.get("memory_in_use"),
         link=given.get("link"),
@@ -66,7 +66,3 @@ def deployed(
         flags=settings(flags, read, engine),
         batch=batch,
     )
-
-
-def _only(names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in names if name in given}

@@ -18,7 +18,7 @@ from kvplan.verbs.against import compare
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import KNOWN_VENDORS, Size, with_flags
-from kvplan.verbs.described import described, stated
+from kvplan.verbs.described import WORDS, described, only
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.pasted import Pasted
 from kvplan.verbs.size import MAX_BATCH
@@ -70,7 +70,7 @@ def fit(
     """
     if batch is not None:
         whole("--batch", batch, 1, MAX_BATCH)
-    words = stated(locals())
+    words = only(WORDS, locals())
     d, read = described(model, words, flags, batch)
     return fit_answer(d, batch, against, read)
 

@@ -20,10 +20,10 @@ from kvplan.serve.steady import Served
 from kvplan.units import bytes_text, count_text
 from kvplan.verbs import series
 from kvplan.verbs.answer import Answer
-from kvplan.verbs.asked import Asked, asked_of, at_once, load_words, refuse_later
+from kvplan.verbs.asked import LOAD, Asked, asked_of, at_once, refuse_later
 from kvplan.verbs.batches import batches_part
 from kvplan.verbs.deploy import Size, with_flags
-from kvplan.verbs.described import described, stated
+from kvplan.verbs.described import WORDS, described, only
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.phases import interval, operations_part, phase, phase_part, phase_times, ridge, spread_of
 from kvplan.verbs.timing import clock_of, dealt, not_calibrated, on_host, policy_of
@@ -87,11 +87,11 @@ def latency(
     fit, is None. Raises BadInput or UnknownName for anything that cannot be used.
     """
     refuse_later(flags)
-    words = stated(locals())
+    words = only(WORDS, locals())
     if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
         raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
     d, read = described(model, words, flags, at_once(batch, concurrency))
-    asked = asked_of(d, **load_words(locals()))
+    asked = asked_of(d, **only(LOAD, locals()))
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         part = latency_part(d, asked, leaf)

@@ -17,10 +17,10 @@ from kvplan.verbs import lever_models as models
 from kvplan.verbs import lever_ranks as ranks
 from kvplan.verbs import series
 from kvplan.verbs.answer import Answer
-from kvplan.verbs.asked import Asked, asked_of, at_once, load_words, refuse_later
+from kvplan.verbs.asked import LOAD, Asked, asked_of, at_once, refuse_later
 from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import Size
-from kvplan.verbs.described import described, stated
+from kvplan.verbs.described import WORDS, described, only
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.latency import deployment_row
 from kvplan.verbs.lever import Lever, words
@@ -109,13 +109,13 @@ def levers(
     refuse_later(flags)
     priced = Priced(given_prices(price or ()))
     hits, memory = _share("--prefix-hit-rate", prefix_hit_rate), _bytes("--host-cache", host_cache)
-    words = stated(locals())
+    words = only(WORDS, locals())
     if isinstance(gpu, str) and gpu.strip().lower() == "cpu":
         raise BadInput("--gpu: times need an accelerator with known peaks; kvplan fit answers for the CPU")
     d, read = described(model, words, flags, at_once(batch, concurrency))
     if d.accelerator is None:
         raise BadInput("--gpu: missing; levers are timed on an accelerator, see kvplan accelerators")
-    asked = asked_of(d, **load_words(locals()))
+    asked = asked_of(d, **only(LOAD, locals()))
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         base = row_of(_baseline(d, asked), priced, leaf)

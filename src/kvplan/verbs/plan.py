@@ -13,9 +13,9 @@ from kvplan.units import bytes_text, count_text, seconds_text
 from kvplan.verbs import fit as fitting
 from kvplan.verbs import series, size
 from kvplan.verbs.answer import Answer
-from kvplan.verbs.asked import Asked, asked_of, at_once, load_words, refuse_later
+from kvplan.verbs.asked import LOAD, Asked, asked_of, at_once, refuse_later
 from kvplan.verbs.deploy import Size
-from kvplan.verbs.described import described, stated
+from kvplan.verbs.described import WORDS, described, only
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.latency import deployment_row, latency_part
 from kvplan.verbs.launch import launch_notes
@@ -76,14 +76,14 @@ def plan(
     refuse_later(flags)
     form = check_form(launch_as) if launch_as is not None else None
     wanted = at_once(batch, concurrency)
-    words = stated(locals())
+    words = only(WORDS, locals())
     d, read = described(model, words, flags, wanted)
     start = Start(
         model if model not in (None, "") else read.model,
         words["dtype"] or read.named.get("dtype") or "auto",
         words["quantization"] or read.named.get("quantization"),
     )
-    asked = asked_of(d, **load_words(locals()))
+    asked = asked_of(d, **only(LOAD, locals()))
 
     def compute(leaf: Leaf) -> dict[str, Any]:
         fit = fitting.fit_part(d, wanted, leaf, asked.length)

@@ -31,12 +31,13 @@ from kvplan.verbs.answer import Answer
 from kvplan.verbs.asked import ACCEPTANCE
 from kvplan.verbs.check import whole
 from kvplan.verbs.chosen import chosen_part
+from kvplan.verbs.described import only
 from kvplan.verbs.given import ModelLike, given_model
 from kvplan.verbs.goals import goals_of
 from kvplan.verbs.order import Order, Priced
 from kvplan.verbs.screening import Want
 from kvplan.verbs.search import Question, Report, Search
-from kvplan.verbs.workloads import workload_of, workload_words
+from kvplan.verbs.workloads import WORKLOAD, workload_of
 
 MOST_ACCELERATORS = 1024
 OWN = "own"  # weights as the checkpoint has them
@@ -97,7 +98,7 @@ def recommend(
     found, from which an interrupted search goes on. Returns the contract's `recommend` document: times in
     seconds, costs in US dollars. Raises BadInput or UnknownName.
     """
-    asked = workload_words(locals())
+    asked = only(WORKLOAD, locals())
     found = goals_of({"ttft_p99": ttft_p99, "tpot_p99": tpot_p99, "e2e_p99": e2e_p99})
     if not found:
         raise BadInput("--ttft-p99: no goal is given; give one of --ttft-p99, --tpot-p99 and --e2e-p99")

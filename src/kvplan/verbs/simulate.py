@@ -25,7 +25,7 @@ from kvplan.verbs.answer import Answer
 from kvplan.verbs.asked import draft_layers_of, drafts_of
 from kvplan.verbs.check import whole
 from kvplan.verbs.deploy import Size
-from kvplan.verbs.described import described, stated
+from kvplan.verbs.described import WORDS, described, only
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.goals import goals_of
 from kvplan.verbs.instance import Instance, instance_of
@@ -33,7 +33,7 @@ from kvplan.verbs.latency import deployment_row
 from kvplan.verbs.moved import fleet_of
 from kvplan.verbs.phases import spread_of
 from kvplan.verbs.timing import clock_of, not_calibrated, on_host
-from kvplan.verbs.workloads import workload_of, workload_words
+from kvplan.verbs.workloads import WORKLOAD, workload_of
 
 MOST_BETWEEN = 20_000  # requests
 Report = Callable[[str, int, int], None]
@@ -108,8 +108,8 @@ def simulate(
     whole deployment, with `timeline`, `workload`, `deployment`, `goals` and `notes` beside it. Raises
     BadInput or UnknownName.
     """
-    words = stated(locals())
-    asked = workload_words(locals())
+    words = only(WORDS, locals())
+    asked = only(WORKLOAD, locals())
     goals = goals_of({"ttft_p99": ttft_p99, "tpot_p99": tpot_p99, "e2e_p99": e2e_p99})
     if requests_out is not None:
         check_path(requests_out)

@@ -8,7 +8,7 @@ from typing import Any
 from kvplan.errors import BadInput
 from kvplan.verbs.answer import Answer
 from kvplan.verbs.deploy import Size
-from kvplan.verbs.described import stated
+from kvplan.verbs.described import WORDS, only
 from kvplan.verbs.given import ModelLike
 from kvplan.verbs.verify_log import from_log
 from kvplan.verbs.verify_outcome import answer_of
@@ -90,7 +90,7 @@ def verify(
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
     }
-    words = stated(locals())
+    words = only(WORDS, locals())
     if source == "log":
         _refuse(asked, _NOT_OF_LOG)
         return answer_of(from_log(log, model, words, flags))

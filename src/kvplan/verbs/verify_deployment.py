@@ -344,8 +344,13 @@ class Case:
     @property
     def settings(self) -> list[str]:
         """Names of what the user states and could leave to the log; the device where the log names one."""
-        kept = () if _device(self.observed, Given()) else _DEVICE
+        kept = () if self.names_device else _DEVICE
         return [name for name in self.given.settings if name not in kept]
+
+    @property
+    def names_device(self) -> bool:
+        """Whether the log names the device, or its memory."""
+        return bool(_device(self.observed, Given()))
 
     def without(self, names: Collection[str]) -> Case:
         """The same log without settings that the user states."""
@@ -359,7 +364,7 @@ class Case:
     @property
     def as_logged(self) -> Case:
         """The same log without what the user states of the settings, the model apart."""
-        known = _DEVICE if _device(self.observed, Given()) else ()
+        known = _DEVICE if self.names_device else ()
         kept = {k: v for k, v in self.given.words.items() if k in _DEVICE and k not in known}
         alone = Given(self.given.model, kept)
         at = placed(self.observed, Given(self.at.model, kept))

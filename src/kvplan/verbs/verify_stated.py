@@ -16,6 +16,7 @@ from kvplan.figure import bare
 from kvplan.measured.machine import is_machine_file
 from kvplan.observe.names import built_in
 from kvplan.units import parse_bytes
+from kvplan.verbs.described import NAMED, RANKS
 from kvplan.verbs.fit import settings_of
 from kvplan.verbs.given import given_model
 from kvplan.verbs.verdict import LENGTHS
@@ -25,8 +26,6 @@ from kvplan.verbs.verify_vllm import share_of
 
 _CONTEXT = 1.5 * 2**30  # what a device's context and a process group hold of it
 _APART = 0.05  # memories of two accelerators that a log tells apart
-_RANKS = ("tp", "pp", "dp", "ep", "dcp", "attention_dp")
-_NAMED = ("dtype", "quantization", "kv_cache_dtype")
 _CALLED = {"enable_prefix_caching": "prefix_caching", "enable_chunked_prefill": "chunked_prefill"}
 _OFF = ("enforce_eager", "swa_full", "language_model_only")  # off where a log shows all that was given
 # llama.cpp prints what it made of these, which rows of their own compare.
@@ -57,7 +56,7 @@ def stated_checks(case: Case, ours: Deployment | None) -> tuple[list[Check], lis
 def _stated(case: Case) -> Iterator[tuple[str, Any]]:
     """What the user states of the start, in words and flags; by themselves before a command's."""
     given = case.given
-    words = {name: given.words[name] for name in (*_RANKS, *_NAMED) if given.words.get(name) is not None}
+    words = {name: given.words[name] for name in (*RANKS, *NAMED) if given.words.get(name) is not None}
     yield from {**given.command.split, **given.command.named, **words}.items()
     for name, value in {**given.command.flags, **given.flags}.items():
         flag = engine_flags.flags().get(name)
@@ -78,14 +77,14 @@ def _shown_by(case: Case, theirs: Deployment | None, name: str) -> tuple[Any, st
             return shown[name], _SHOWN
     if name in o.shown:
         return o.shown[name], _SHOWN
-    if name in o.none and name not in (*_RANKS, *_NAMED):
+    if name in o.none and name not in (*RANKS, *NAMED):
         made = _in_force(theirs).get(_CALLED.get(name, name)) if theirs is not None else None
         return (NONE if made is None else made), _SHOWN
     if not o.whole:
         return None
-    if name in _RANKS:
+    if name in RANKS:
         return 1, _DEFAULT
-    if name in _NAMED:
+    if name in NAMED:
         return "auto" if name != "quantization" else None, _DEFAULT
     if theirs is None:
         return None

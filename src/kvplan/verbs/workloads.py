@@ -36,11 +36,6 @@ WORKLOAD = (
 )  # fmt: skip
 
 
-def workload_words(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What `workload_of` takes, among a verb's arguments, which it hands over whole."""
-    return {name: arguments[name] for name in WORKLOAD if name in arguments}
-
-
 def workload_of(words: Mapping[str, Any], seed: int) -> Workload:
     """The workload that these WORKLOAD words describe: a trace, or one that is drawn.
 
